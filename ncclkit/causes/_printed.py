@@ -37,7 +37,7 @@ def opposite_order(case: Case) -> list[Event]:
     opposite order.
     """
     orders = [
-        (list(dict.fromkeys(_name(event) for event in queue)), queue)
+        (list(dict.fromkeys(_group_name(event) for event in queue)), queue)
         for queue in pending_calls(case)
     ]
     first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
@@ -50,7 +50,7 @@ def opposite_order(case: Case) -> list[Event]:
     return []
 
 
-def _name(event: Event) -> str:
+def _group_name(event: Event) -> str:
     """The kind of a group where it has a description: its members differ from rank to rank."""
     return str(event.data.desc or event.data.group)
 

@@ -101,8 +101,8 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     progress; else PyTorch's defaults, and never more than the longer of them.
     """
     name = framework(case)
-    now = _limit(case)
-    phase = _measured(case)
+    now = _longest_timeout(case)
+    phase = _measured_seconds(case)
     if 0 < now < DEFAULT:
         seconds = DEFAULT
     else:
@@ -113,7 +113,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     if phase > now / 2:
         seconds = round(2 * phase)
         reason = f"twice the {phase:,.0f} s that the longest phase took or lagged"
-    elif now >= DEFAULT and _progressed(case):
+    elif now >= DEFAULT and _work_went_on(case):
         seconds = round(2 * now)
         reason = "as a rank was seen to progress"
     if seconds <= now:
@@ -143,18 +143,18 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     )
 
 
-def _waits(case: Case) -> list[Event]:
+def _timed_out_waits(case: Case) -> list[Event]:
     return case.of("c10d.timeout", "gloo.timeout")
 
 
-def _limit(case: Case) -> float:
+def _longest_timeout(case: Case) -> float:
     """The longest timeout that a collective of this job ran into, in seconds; 0 where
     none is told.
     """
-    return max((float(e.data.timeout_ms or 0) / 1000 for e in _waits(case)), default=0.0)
+    return max((float(e.data.timeout_ms or 0) / 1000 for e in _timed_out_waits(case)), default=0.0)
 
 
-def _measured(case: Case) -> float:
+def _measured_seconds(case: Case) -> float:
     """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
     shows; else 0.
     """
@@ -163,12 +163,12 @@ def _measured(case: Case) -> float:
     return max([*loops, *lags], default=0.0)
 
 
-def _progressed(case: Case) -> bool:
+def _work_went_on(case: Case) -> bool:
     """Whether work went on after a timeout was reported, or ranks launched collectives between two
     RAS reports.
     """
     first: dict[str, int] = {}
-    for wait in _waits(case):
+    for wait in _timed_out_waits(case):
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of(StepProgress)

@@ -95,7 +95,7 @@ def user_test(case: Case) -> UserTest | None:
     for event in pings:
         of_address.setdefault(event.data.address, []).append(event)
     for address in sorted(alive):
-        cliff = _cliff(of_address[address])
+        cliff = _size_cliff(of_address[address])
         if cliff:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
@@ -116,7 +116,7 @@ def user_test(case: Case) -> UserTest | None:
     return UserTest(say, some[:2])
 
 
-def _cliff(pings: list[Event]) -> UserTest | None:
+def _size_cliff(pings: list[Event]) -> UserTest | None:
     """The size from which no ping to a host comes back, where all smaller ones do."""
     sized = sorted(
         (e for e in pings if e.data.bytes is not None),

@@ -129,7 +129,7 @@ def _host_buffers(case: Case) -> list[Event]:
     only registered memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point
     at the host's buffers.
     """
-    versions = [version for e in case.of(NcclVersion) if (version := _version(e))]
+    versions = [version for e in case.of(NcclVersion) if (version := _version_numbers(e))]
     if not versions or max(versions) < HOST_BUFFERS:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
@@ -148,7 +148,7 @@ def _host_buffers(case: Case) -> list[Event]:
     return below or (mute if case.of(SystemDenied) else [])
 
 
-def _version(event: Event) -> tuple[int, ...]:
+def _version_numbers(event: Event) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(event.data.version))[:2])
 
 

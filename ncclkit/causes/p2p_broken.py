@@ -106,9 +106,9 @@ def diagnose(case: Case) -> Finding:
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
     if measured:
-        witnesses = [_blocked, _denied, _slow]
+        witnesses = [_blocked_by_iommu, _denied_access, _slower_than_host]
     else:
-        witnesses = [_blocked, _denied, _symptom]
+        witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
         case, _from_stages, _wrong_values, *witnesses, CHECK.risk
     ) or CHECK.otherwise(
@@ -119,7 +119,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
     paths = {
@@ -206,7 +206,7 @@ def _wrong_values(case: Case) -> Finding | None:
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
 
 
-def _blocked(case: Case) -> Finding | None:
+def _blocked_by_iommu(case: Case) -> Finding | None:
     """The IOMMU reports a fault for a device's memory access."""
     lines = case.of(KernelIommu)
     if not lines:
@@ -221,7 +221,7 @@ def _blocked(case: Case) -> Finding | None:
     )
 
 
-def _denied(case: Case) -> Finding | None:
+def _denied_access(case: Case) -> Finding | None:
     """CUDA or NCCL reports that the GPUs cannot reach each other."""
     lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of(CudaError)], *DENIED)
     if not lines:
@@ -258,7 +258,7 @@ def _denied(case: Case) -> Finding | None:
     )
 
 
-def _slow(case: Case) -> Finding | None:
+def _slower_than_host(case: Case) -> Finding | None:
     """Direct copies between GPUs are far slower than copies through the host."""
     tables = copies(case)
     slow = slow_copies(case)
@@ -277,12 +277,12 @@ def _slow(case: Case) -> Finding | None:
     )
 
 
-def _symptom(case: Case) -> Finding | None:
+def _stuck_start(case: Case) -> Finding | None:
     """One of the first collectives on one machine never ends.
 
     A log that stops in NCCL's start may be an excerpt.
     """
-    stuck = _stuck(case)
+    stuck = _stuck_waits(case)
     if not stuck:
         return None
     say = (
@@ -301,7 +301,7 @@ def _symptom(case: Case) -> Finding | None:
     )
 
 
-def _stuck(case: Case) -> list[Event]:
+def _stuck_waits(case: Case) -> list[Event]:
     """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not
     switched off.
     """
@@ -398,7 +398,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("host.iommu", "gpu.topology"),
-    risks=_risks,
+    risks=_host_risks,
     fine="No IOMMU and no access control is active between the GPUs.",
     also=("host.acs",),
     next=experiment,

@@ -103,11 +103,11 @@ def features(lines: Iterable[str]) -> Iterator[str]:
     Times, hosts, addresses and folders differ from job to job and are left out.
     """
     for line in lines:
-        for word in _words(line):
-            yield from _pieces(word)
+        for word in _words_of_line(line):
+            yield from _pieces_of_word(word)
 
 
-def _pieces(word: str) -> Iterator[str]:
+def _pieces_of_word(word: str) -> Iterator[str]:
     yield word
     if word[0] not in DIGITS:
         edged = f"<{word[:40]}>"
@@ -116,7 +116,7 @@ def _pieces(word: str) -> Iterator[str]:
                 yield edged[i : i + n] + "~"
 
 
-def _words(line: str) -> list[str]:
+def _words_of_line(line: str) -> list[str]:
     text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
     return [word for word in WORD.findall(text) if word[0] not in DIGITS or len(word) <= 3]
@@ -130,7 +130,7 @@ def number(feature: str) -> int:
 @lru_cache(maxsize=1 << 14)
 def numbers(word: str) -> array[int]:
     """The numbers of the features of a word, in their order: lines share most of their words."""
-    return array("I", map(number, _pieces(word)))
+    return array("I", map(number, _pieces_of_word(word)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Weights:
 
         How often (as a logarithm) times how rare, of length 1 together.
         """
-        return self.spread_words(Counter(chain.from_iterable(map(_words, lines))))
+        return self.spread_words(Counter(chain.from_iterable(map(_words_of_line, lines))))
 
     def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
         """The same of words, and how often each stands in the text."""
@@ -266,7 +266,14 @@ def comparable(events: Iterable[Event]) -> bool:
     ``RuntimeError: NCCL error`` resembles everything.
     """
     return (
-        len({word for event in events for line in event.text.split("\n") for word in _words(line)})
+        len(
+            {
+                word
+                for event in events
+                for line in event.text.split("\n")
+                for word in _words_of_line(line)
+            }
+        )
         >= ENOUGH
     )
 
@@ -279,9 +286,9 @@ class Text:
 
     def __init__(self, lines: Sequence[tuple[str, Event]]) -> None:
         self.lines = lines
-        self._words = [tuple(map(intern, _words(line))) for line, _ in lines]
+        self._words = [tuple(map(intern, _words_of_line(line))) for line, _ in lines]
         self._spread = weights().spread_words(Counter(chain.from_iterable(self._words)))
-        self.shares = _shares(weights(), self._spread)
+        self.shares = _shares_of_causes(weights(), self._spread)
         """As `shares` gives them."""
 
     def heaviest(
@@ -310,10 +317,10 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
     Healthy jobs are one of them (`WELL`).
     """
     known = known or weights()
-    return _shares(known, known.spread(lines))
+    return _shares_of_causes(known, known.spread(lines))
 
 
-def _shares(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
+def _shares_of_causes(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
     scores = known.scores(spread)
     best = max(scores.values())
     powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}

@@ -192,7 +192,7 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     size = host.number("limits.shm.size")
     free = host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
@@ -279,7 +279,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.shm.size", "limits.shm.free"),
-    risks=_risks,
+    risks=_host_risks,
     fine="/dev/shm has room for NCCL and data-loader workers.",
     next=experiment,
 )

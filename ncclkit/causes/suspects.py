@@ -41,11 +41,11 @@ def suspect_finding(
         check=" ".join(about["How to be sure"].split()),
         risk="It may be another cause: look first, then change one thing.",
     )
-    evidence, like = _evidence(suspect.cause, suspects, text, signs)
+    evidence, like = _heaviest_lines(suspect.cause, suspects, text, signs)
     return found(
         suspect.cause,
         "possible",
-        _sentence(suspect, suspects, about[""].rstrip("."), like),
+        _suspect_sentence(suspect, suspects, about[""].rstrip("."), like),
         evidence,
         advice=(look, advice),
         next=catalogue()[suspect.cause].experiment(case),
@@ -66,7 +66,7 @@ def look_advice(look: Look) -> Advice:
     )
 
 
-def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
+def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
     """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
     say = f'{SAYS}; a usual suspect is "{title}"'
     if like:
@@ -86,7 +86,7 @@ def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -
     return f"{say}{why}.{counted}"
 
 
-def _evidence(
+def _heaviest_lines(
     cause: str, suspects: Differential, text: Text, signs: Sequence[Event]
 ) -> tuple[list[Evidence], str]:
     """The lines that weigh most for a cause, and the known failure they are like.
