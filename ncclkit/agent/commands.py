@@ -76,7 +76,7 @@ def run_bounded(
         with process.stdout, process.stderr:
             out, err, ended = _read_outputs(process, until, most)
         if not ended and not _has_ended(process.pid):
-            ended = _wait(process, until)
+            ended = _wait_for_end(process, until)
     finally:  # also where somebody interrupts us
         left = end_group(process, first, grace)
     return Reply(process.returncode, out, err, ended, left)
@@ -123,7 +123,7 @@ def _has_ended(pid: int) -> bool:
         return True  # a guard, which is the parent of all that it started, has taken its status
 
 
-def _wait(process: subprocess.Popen[bytes], until: float) -> str:
+def _wait_for_end(process: subprocess.Popen[bytes], until: float) -> str:
     """Wait for the end of a command that has closed its outputs; `LATE` where it does not come."""
     pause = 0.001
     while not _has_ended(process.pid):

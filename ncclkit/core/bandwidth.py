@@ -130,7 +130,7 @@ def expect(
     GPUs.  Raises NcclkitError for an unknown op or backend.
     """
     if not factor(op, ranks) or ranks == 1:
-        return _none(
+        return _no_bound(
             "With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data."
         )
     if backend not in ("nccl", "gloo"):
@@ -145,35 +145,35 @@ def expect(
         and isinstance(gpus, int)
         and here * simulate_hosts > gpus
     ):
-        return _none(TURNS)
+        return _no_bound(TURNS)
     if hosts > 1:
         if backend == "nccl" and here > 1:
-            inside = _gpus(known, here)
+            inside = _bound_of_gpus(known, here)
         else:
-            inside = _none("")
-        return _least(inside, _network(op, backend, ranks, hosts, known))
+            inside = _no_bound("")
+        return _tighter_bound(inside, _bound_of_network(op, backend, ranks, hosts, known))
     if backend == "nccl":
-        return _named(_gpus(known, ranks), known, ranks)
+        return _bound_with_model(_bound_of_gpus(known, ranks), known, ranks)
     busy = next(
         (fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), ""
     )
     if busy:
-        return _none(f"N{busy[1:]}.")
-    return _loopback(op, known, ranks)
+        return _no_bound(f"N{busy[1:]}.")
+    return _bound_of_loopback(op, known, ranks)
 
 
-def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_with_model(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
     """The bound with the model of the GPUs that it is for."""
     models = {str(known.get(f"gpu.{gpu}.model", "")) for gpu in chosen_gpus(known, ranks)}
     nvls = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
     return replace(bound, gpu=models.pop() if len(models) == 1 else "", nvls=nvls)
 
 
-def _none(words: str) -> Expectation:
+def _no_bound(words: str) -> Expectation:
     return Expectation(None, "none", words)
 
 
-def _least(inside: Expectation, network: Expectation) -> Expectation:
+def _tighter_bound(inside: Expectation, network: Expectation) -> Expectation:
     """The tighter of two bounds.
 
     An unknown network leaves no bound, since it is usually the tighter one.
@@ -183,22 +183,22 @@ def _least(inside: Expectation, network: Expectation) -> Expectation:
     return network
 
 
-def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_of_gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     """One host: NVLink if it joins all the GPUs in use, else PCIe."""
     gpus = chosen_gpus(known, ranks)
     count = known.get("gpu.count")
     if count is not None and count < ranks:
-        return _none(
+        return _no_bound(
             f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own."
         )
     if count is None or not known.get("gpu.topology"):
-        return _none(
+        return _no_bound(
             "No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m)."
         )
     paths = links.nvlink_paths(known, gpus)
     if paths:
-        return _nvlink(known, paths)
-    return _pcie(known, gpus)
+        return _bound_of_nvlink(known, paths)
+    return _bound_of_pcie(known, gpus)
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
@@ -210,12 +210,12 @@ def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     return list(range(ranks))
 
 
-def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
+def _bound_of_nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     """`paths`: links of each GPU towards the others."""
     found = links.nvlinks(known, paths)
     if not found.speed:
         model = str(known.get(f"gpu.{min(paths)}.model", ""))
-        return _none(
+        return _no_bound(
             f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown."
         )
     fewest = min(found.links.values())
@@ -241,12 +241,12 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     )
 
 
-def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
+def _bound_of_pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     speeds = {}
     for gpu in gpus:
         link = links.pcie_link(known, gpu)
         if link is None:
-            return _none(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
+            return _no_bound(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
         speeds[gpu] = link
     slowest = min(speeds, key=lambda gpu: speeds[gpu])
     value, generation, width = speeds[slowest]
@@ -260,7 +260,7 @@ def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     )
 
 
-def _network(
+def _bound_of_network(
     op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]
 ) -> Expectation:
     """Several hosts: all that a host can send, shared by the rings that pass through it once."""
@@ -276,7 +276,7 @@ def _network(
         name = known.get(f"net.{backend}.interface")
         rows = [row for row in known.get("net.interfaces", []) if row["name"] == name]
         if not rows or not rows[0].get("speed"):
-            return _none(
+            return _no_bound(
                 f"No bound over {hosts} hosts: the speed of the interface {name or 'in use'} is"
                 " unknown."
             )
@@ -306,7 +306,7 @@ NO_REFERENCE = "no reference"
 """How the agent's reason begins where a busy host makes a measured reference meaningless."""
 
 
-def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_of_loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     """gloo on one host.
 
     Every byte costs CPU time to send and to receive, and all ranks share the cores.
@@ -314,7 +314,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     stream = known.get(STREAM)
     cores = known.get("cpu.usable")
     if not stream or not cores:
-        return _none(
+        return _no_bound(
             "No bound for gloo: the speed of the loopback interface or the usable cores could not"
             " be read."
         )
@@ -333,7 +333,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
             f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is"
             f" sent at once ({senders} x busbw)"
         )
-    slowest, fastest = _interval(known, stream)
+    slowest, fastest = _interval_of_stream(known, stream)
     if slowest == fastest:
         measured = f"{stream:.2f} GB/s"
     else:
@@ -350,7 +350,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     )
 
 
-def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
+def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
     """The slowest and the fastest window in which the stream was measured.
 
     Twice its speed where nobody says.
@@ -368,7 +368,7 @@ def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
 def without_reference(bound: Expectation, busy: str) -> Expectation:
     """The bound; none where it was measured on this host while others kept the host busy."""
     if busy and bound.limit == "loopback":
-        return _none(f"No reference: {busy}.")
+        return _no_bound(f"No reference: {busy}.")
     return bound
 
 

@@ -88,7 +88,7 @@ SHAPES: tuple[tuple[str, Any], ...] = (
 
 
 @cache
-def _shape(name: str) -> Any:
+def _shape_of_fact(name: str) -> Any:
     return next((shape for pattern, shape in SHAPES if re.fullmatch(pattern, name)), None)
 
 
@@ -100,7 +100,7 @@ def validated(fact: Fact) -> Fact:
     if fact.value is None:
         shape = None
     else:
-        shape = _shape(fact.name)
+        shape = _shape_of_fact(fact.name)
     if shape is None:
         return fact
     try:

@@ -76,7 +76,7 @@ def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in facts:
         if fact.value is not None:
-            alike[NUMBER.sub(".N", fact.name), _line(fact)].append(fact)
+            alike[NUMBER.sub(".N", fact.name), _line_of_fact(fact)].append(fact)
     rows = []
     for (name, value), group in alike.items():
         numbers = sorted({int(number) for fact in group for number in NUMBER.findall(fact.name)})
@@ -95,7 +95,7 @@ def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     return [(some(dict.fromkeys(names)), why) for why, names in alike.items()]
 
 
-def _line(fact: Fact) -> str:
+def _line_of_fact(fact: Fact) -> str:
     if isinstance(fact.value, Mapping):
         flat = not any(isinstance(inner, (Mapping, list)) for inner in fact.value.values())
         if flat:

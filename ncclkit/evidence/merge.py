@@ -60,7 +60,7 @@ class Merger:
 
     def add_event(self, event: Event) -> RepeatedEvent:
         """Take an event that may already stand for many."""
-        key = _key(event)
+        key = _merge_key(event)
         repeated = self._events.get(key)
         if repeated is None:
             repeated = self._events[key] = RepeatedEvent(event)
@@ -164,7 +164,7 @@ def merges(event: Event) -> bool:
     return event.kind not in (*KEEP_LAST, "nccl.trace") and not event.kind.startswith(NEVER_MERGED)
 
 
-def _key(event: Event) -> Any:
+def _merge_key(event: Event) -> Any:
     who = (event.kind, event.path, event.host, event.pid, event.rank)
     data = event.data
     if event.kind == "progress":
@@ -188,11 +188,11 @@ def _key(event: Event) -> Any:
     if QUOTING.isdisjoint(fields):
         shape = ""
     else:
-        shape = _shape(event.text)
+        shape = _text_without_numbers(event.text)
     return (*who, tuple(told), shape)
 
 
-def _shape(text: str) -> str:
+def _text_without_numbers(text: str) -> str:
     """A text without its numbers; addresses of peers stay, as they tell who it was."""
     if "." not in text:
         return NUMBERS.sub("#", text)
@@ -259,10 +259,12 @@ def assign_ranks(events: Iterable[Event]) -> list[Event]:
     merged = list(events)
     ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
-    return list(_once(_public(_with_rank(event, ties, len(hosts) > 1)) for event in merged))
+    return list(
+        _each_exit_once(_public_event(_with_rank(event, ties, len(hosts) > 1)) for event in merged)
+    )
 
 
-def _once(events: Iterable[Event]) -> Iterator[Event]:
+def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:
     """torchrun tells each exit twice, as it happens and in its summary; the first word stands."""
     seen: set[tuple[str, int | None]] = set()
     for event in events:
@@ -314,7 +316,7 @@ def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool)
     return event
 
 
-def _public(event: Event) -> Event:
+def _public_event(event: Event) -> Event:
     data = event.data
     if isinstance(data, NcclChannel) and isinstance(data.channels, list):
         data = structs.replace(data, channels=len(data.channels))
@@ -344,7 +346,7 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
     hosts: dict[str, dict[Place, str]] = {}
     for event in given:
         if event.kind == "worker.phase" and event.host:
-            folder, _ = _split(event.path)
+            folder, _ = _folder_and_name(event.path)
             if event.data.phase == "launch":
                 who = event.data.log
             else:
@@ -363,7 +365,7 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
 def _with_host(event: Event, where: dict[Place, str]) -> Event:
     if event.host:
         return event
-    folder, name = _split(event.path)
+    folder, name = _folder_and_name(event.path)
     if event.rank is not None:
         host = where.get((folder, event.rank))
     else:
@@ -373,6 +375,6 @@ def _with_host(event: Event, where: dict[Place, str]) -> Event:
     return event
 
 
-def _split(path: str) -> tuple[str, str]:
+def _folder_and_name(path: str) -> tuple[str, str]:
     folder, _, name = path.rpartition("/")
     return folder, name.removesuffix(".gz")

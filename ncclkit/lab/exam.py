@@ -102,10 +102,10 @@ def teacher_secret(file: Path) -> bytes:
 
 def drawn(seed: int, names: Sequence[str], secret: bytes) -> str:
     """The fault of that seed, one of `names`; who lacks the teacher's secret cannot tell which."""
-    return sorted(names)[_number(f"fault {seed}", len(names), secret)]
+    return sorted(names)[_number_below(f"fault {seed}", len(names), secret)]
 
 
-def _number(what: str, count: int, secret: bytes) -> int:
+def _number_below(what: str, count: int, secret: bytes) -> int:
     """A number below `count`, the same each time for the same secret."""
     digest = hmac.digest(secret, f"ncclkit exam, {what}".encode(), "sha256")
     return int.from_bytes(digest, "big") % count
@@ -160,7 +160,7 @@ async def make(
             run = recording.replay(case, samples.HERE / name)
             truth = json.loads((samples.HERE / name / "truth.json").read_text())
         else:
-            culprit = _number(f"rank {seed}", ranks, secret)
+            culprit = _number_below(f"rank {seed}", ranks, secret)
             run = (
                 await injection.inject(
                     case, name, ranks=ranks, culprit=culprit, python=python or None
@@ -170,7 +170,7 @@ async def make(
         job = folder / STUDENT / "job"
         recording.files(run, job, neutral, HIDDEN)
     storage.write(folder / STUDENT / SHEET, json.dumps(asdict(AnswerSheet()), indent=1))
-    _write_private(folder / KEY, json.dumps(_key(seed, truth, job), indent=1))
+    _write_private(folder / KEY, json.dumps(_exam_key(seed, truth, job), indent=1))
     return folder
 
 
@@ -182,7 +182,7 @@ def neutral(text: str) -> str:
     return text
 
 
-def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
+def _exam_key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     """The ground truth, and what the handed-out files show of it."""
     cause = str(truth["cause"])
     case = fill(Case(), evidence.read([job]))
@@ -217,8 +217,8 @@ def grade(answer: Path, key: Path) -> dict[str, int]:
             )
     sheet |= storage.read_json(answer, {}, AnswerSheet)
     known = storage.read_json(key, {})
-    shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]
-    line = _flat(sheet["line"])
+    shown = [_flat_text(line) for text in known["lines"] for line in str(text).splitlines()]
+    line = _flat_text(sheet["line"])
     ranks_and_hosts_match = all(
         sorted(sheet[name]) == sorted(known[name]) for name in ("ranks", "hosts")
     )
@@ -233,6 +233,6 @@ def grade(answer: Path, key: Path) -> dict[str, int]:
     return {name: POINTS[name] * held for name, held in right.items()}
 
 
-def _flat(text: object) -> str:
+def _flat_text(text: object) -> str:
     """Without what a log writes before a line of a rank, and with single blanks."""
     return " ".join(re.sub(r"^\[\w+\]:?", "", str(text).strip()).split())

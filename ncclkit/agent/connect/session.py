@@ -277,9 +277,9 @@ class Session:
         A pair that is not reached within `seconds` stays unmeasured, and says so.
         """
         until = time.monotonic() + seconds
-        _progress("starting %d hosts" % len(workers))
+        _send_progress("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
-        _progress("asking for names and ports")
+        _send_progress("asking for names and ports")
         await self._resolve(workers)
         await self._reach(workers, self._first_targets())
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
@@ -287,7 +287,7 @@ class Session:
         names = self.plan["hosts"]
         every = [[(names[a], names[b]) for a, b in pairs] for pairs in round_robin(len(names))]
         for number, pairs in enumerate(every, 1):
-            _progress("measuring, round %d of %d" % (number, len(every)))
+            _send_progress("measuring, round %d of %d" % (number, len(every)))
             # one direction after the other, as firewalls and packet sizes may differ, and both
             # would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
@@ -296,7 +296,7 @@ class Session:
                 await asyncio.gather(*(self._measure(workers[src], src, dst) for src, dst in paths))
         for src, dst in self._slow_directions()[:RETEST_PATHS]:
             if time.monotonic() < until:
-                _progress("measuring %s to %s once more, for longer" % (src, dst))
+                _send_progress("measuring %s to %s once more, for longer" % (src, dst))
                 await self._measure(
                     workers[src], src, dst, max(RETEST_SECONDS, self.plan["seconds"])
                 )
@@ -455,7 +455,7 @@ class Session:
             )
 
 
-def _progress(say):
+def _send_progress(say):
     """Progress for whoever waits; it is not evidence."""
     wire.send("connect.step", say=say)
 

@@ -127,7 +127,8 @@ def facts_for_connection():
     """The facts of this host's network, without measurements, and of its environment variables."""
     machine = Machine()
     return chain(
-        _until(network.network_facts(machine), set(NETWORK)), variables.variable_facts(machine)
+        _facts_until(network.network_facts(machine), set(NETWORK)),
+        variables.variable_facts(machine),
     )
 
 
@@ -143,7 +144,7 @@ def addresses_to_test(facts):
     return [address for address in plain if not address.startswith("fe80:")]
 
 
-def _until(facts, wanted):
+def _facts_until(facts, wanted):
     """These facts, up to the last one that is wanted: those that take time come later."""
     for fact in facts:
         yield fact
@@ -158,10 +159,10 @@ def resolve_names(names):
     A resolver that hangs is an error, too.
     """
     late = "the resolver did not answer within %g s" % RESOLVE
-    return dict(zip(names, side_by_side(_addresses, names, RESOLVE, late)))
+    return dict(zip(names, side_by_side(_addresses_of_name, names, RESOLVE, late)))
 
 
-def _addresses(name):
+def _addresses_of_name(name):
     try:
         found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -204,7 +205,7 @@ def reach(address, port, token, own, wanted):
     """
     try:
         with socket.create_connection((address, port), CONNECT) as connection:
-            name = _introduce(connection, {"token": token, "do": "hello"})
+            name = _introduce_us(connection, {"token": token, "do": "hello"})
     except socket.timeout:
         return "silent"
     except ConnectionRefusedError:
@@ -223,7 +224,7 @@ def reach(address, port, token, own, wanted):
     return "foreign"
 
 
-def _introduce(connection, asked):
+def _introduce_us(connection, asked):
     """The name of the host that answers; empty where it does not speak our language."""
     connection.sendall(json.dumps(asked).encode() + b"\n")
     try:
@@ -254,11 +255,11 @@ def measure_path(address, port, token, seconds):
     return found
 
 
-def _connected(address, port, **asked):
+def _connected_socket(address, port, **asked):
     connection = socket.create_connection((address, port), CONNECT)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(STALL)
-    if not _introduce(connection, asked):
+    if not _introduce_us(connection, asked):
         connection.close()
         raise OSError("the other host no longer answers")
     return connection
@@ -274,7 +275,7 @@ def round_trip(address, port, token, seconds):
     """
     trips = []  # type: list[int]
     clocks = []  # type: list[tuple[float, float]]
-    with _connected(address, port, token=token, do="echo") as connection:
+    with _connected_socket(address, port, token=token, do="echo") as connection:
         reader = connection.makefile("rb")
         until = time.monotonic() + PING_SECONDS
         while len(trips) < PINGS and (time.monotonic() < until or not trips):
@@ -307,17 +308,17 @@ def bandwidth(address, port, token, seconds):
     """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of
     retransmitted packets.
     """
-    with _connected(address, port, token=token, do="sink") as connection:
+    with _connected_socket(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             connection.sendall(BLOCK)
         connection.shutdown(socket.SHUT_WR)
         reply = json.loads(connection.makefile("rb").readline(1024))
-        resent = _resent(connection)
+        resent = _resent_share(connection)
     return {"bandwidth": reply["bytes"] / reply["seconds"] / 1e9, "resent": resent}
 
 
-def _resent(connection):
+def _resent_share(connection):
     """Share of the packets of a connection that were sent again, by the kernel's own count; None
     where it has none.
     """
@@ -425,7 +426,7 @@ TRIES = 16
 at that."""
 
 
-def _open(addresses, port):
+def _open_sockets(addresses, port):
     """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.
     Raises OSError.
     """
@@ -466,7 +467,7 @@ class Listener:
         self.token = token
         for left in reversed(range(1 if port else TRIES)):
             try:
-                self.streams, datagrams = _open(addresses, port)
+                self.streams, datagrams = _open_sockets(addresses, port)
                 break
             except OSError:
                 if not left:
@@ -507,9 +508,9 @@ class Listener:
         connection.settimeout(PATIENCE)
         connection.sendall(json.dumps({"name": self.name}).encode() + b"\n")
         if asked.get("do") == "echo":
-            _echo(connection, stream)
+            _echo_pings(connection, stream)
         elif asked.get("do") == "sink":
-            connection.sendall(json.dumps(_sink(stream)).encode() + b"\n")
+            connection.sendall(json.dumps(_sink_stream(stream)).encode() + b"\n")
 
     def _datagrams(self, datagram):
         """Answer each datagram that knows the token with its beginning and its size."""
@@ -540,7 +541,7 @@ def _first_line(connection, stream):
     return line
 
 
-def _echo(connection, stream):
+def _echo_pings(connection, stream):
     """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of
     the epoch).
     """
@@ -549,7 +550,7 @@ def _echo(connection, stream):
         connection.sendall(arrived.to_bytes(PING, "big") + time.time_ns().to_bytes(PING, "big"))
 
 
-def _sink(stream):
+def _sink_stream(stream):
     """{bytes, seconds} from the first byte to the last."""
     block = memoryview(bytearray(1 << 20))
     count = 0

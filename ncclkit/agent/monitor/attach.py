@@ -117,10 +117,10 @@ def collect_and_sample(
         _watch_longer(taken, until - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        problems += _keep(folder, attached, ranks, taken, gpus, until - spare, rows)
+        problems += _write_ranks(folder, attached, ranks, taken, gpus, until - spare, rows)
         if kernels or dump:
-            problems += _debug(folder, ranks, (kernels, dump), taken.texts, gpus, until)
-            problems += _keep(folder, attached, ranks, taken, gpus, until, rows)
+            problems += _ask_debuggers(folder, ranks, (kernels, dump), taken.texts, gpus, until)
+            problems += _write_ranks(folder, attached, ranks, taken, gpus, until, rows)
         return list(dict.fromkeys(problems))
 
     until = time.monotonic() + timeout - OVERHEAD + PER_FURTHER_RANK * max(0, len(ranks) - 8)
@@ -142,7 +142,7 @@ def _watch_longer(taken, until):
         taken.take(end + AGAIN)
 
 
-def _debug(folder, ranks, which, texts, gpus, until):
+def _ask_debuggers(folder, ranks, which, texts, gpus, until):
     """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again.
 
     Returns what is missing.
@@ -158,7 +158,7 @@ def _debug(folder, ranks, which, texts, gpus, until):
     return problems + (gpus.ask_again(until) if kernels else [])
 
 
-def _keep(folder, name, ranks, taken, gpus, until, rows):
+def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
     """Write what the ranks of this host do, and who should be here; returns what is missing.
 
     rows: those of before a debugger came, which are brought up to date.
@@ -231,7 +231,7 @@ def collect(folder, ranks, read, until=None, node=""):
         and not all(map(processes.may_read, ranks.values()))
         or any(map(REFUSED.search, problems))
     ):
-        problems.append(_permission(ranks.values()))
+        problems.append(_why_refused(ranks.values()))
     problems += gpus.wait()
     unanswered = polls.wait()
     if unanswered and any(
@@ -262,7 +262,9 @@ def crash_handlers(folder, ranks):
             processes.signal_one(ranks[rank], signal.SIGUSR1)
         problems = []
         for rank in asked:
-            silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
+            silent = not _wait_for_file(
+                os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0
+            )
             if silent and processes.is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
@@ -277,7 +279,7 @@ def crash_handlers(folder, ranks):
                 problems += [problem] if problem else []
         # last: what is slow there, a driver that waits for a call still being made, is slow itself
         for rank in asked:
-            if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
+            if not _wait_until_whole(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
                 problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
         return problems
 
@@ -326,7 +328,7 @@ CONTAINER = (
 )
 
 
-def _permission(pids):
+def _why_refused(pids):
     """Why stacks of processes were refused, and how to allow it."""
     others = sorted({processes.owner(pid) for pid in pids} - {os.geteuid(), -1})
     if others:
@@ -358,7 +360,7 @@ def _permission(pids):
     )
 
 
-def _appears(path, until):
+def _wait_for_file(path, until):
     while time.monotonic() < until:
         if os.path.exists(path):
             return True
@@ -366,7 +368,7 @@ def _appears(path, until):
     return os.path.exists(path)
 
 
-def _written(path, pid, until):
+def _wait_until_whole(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
     while os.path.exists(path + ".part") and processes.is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)

@@ -95,7 +95,7 @@ def descriptors(need, report):
             # the lowest free number is taken, and the limit is one of numbers
             open_ = held[-1].fileno() + 1
     except OSError as error:
-        report(error=_words(error))
+        report(error=_error_in_words(error))
     report(got=open_)
 
 
@@ -203,7 +203,9 @@ def shared(need, report):
         size, free = shm(Machine())
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except (Unread, OSError) as error:
-        return report(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
+        return report(
+            got=0, error=_error_in_words(error) if isinstance(error, OSError) else str(error)
+        )
     os.unlink(path)
     if size and need > free:
         return report(
@@ -217,7 +219,7 @@ def shared(need, report):
         os.posix_fallocate(file, 0, need)
         place = mmap.mmap(file, need)
     except OSError as error:
-        return report(got=0, error=_words(error))
+        return report(got=0, error=_error_in_words(error))
     block = bytes(1 << 20)
     for start in range(0, need, len(block)):
         place[start : start + len(block)] = block[: need - start]
@@ -229,7 +231,7 @@ def _refusal(file, need):
     try:
         os.posix_fallocate(file, 0, need)
     except OSError as error:
-        return _words(error)
+        return _error_in_words(error)
     return "it is smaller"
 
 
@@ -297,7 +299,7 @@ def _name(name, listens):
     ).get("found", "the resolver hangs")
     if not isinstance(found, list):
         return {"got": 0, "error": found}
-    own = [address for address in found if _own(address)]
+    own = [address for address in found if _is_own_address(address)]
     if not own:
         return {
             "why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)
@@ -311,7 +313,7 @@ def _name(name, listens):
     }
 
 
-def _own(address):
+def _is_own_address(address):
     """True for an address that this machine has: nothing else can be bound."""
     if ":" in address:
         family = socket.AF_INET6
@@ -342,7 +344,7 @@ def _listening(number):
                 ).port
             )
         except OSError as error:
-            return report(error=_words(error))
+            return report(error=_error_in_words(error))
         signal.pause()  # until it is ended
 
     attempt = Attempt(work, SECONDS)
@@ -369,7 +371,7 @@ def _connection_ends(targets):
     return run_attempt(work, SECONDS).get("ends", ["silent"] * len(targets))
 
 
-def _words(error):
+def _error_in_words(error):
     if error.errno:
         return os.strerror(error.errno)
     return str(error)

@@ -87,7 +87,7 @@ class Line:
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
         if text in ("", self.text):
-            quoted = _short(self.quote)
+            quoted = _short_text(self.quote)
         else:
             quoted = clip(text)
         if redact.REDACTED in quoted:  # what only several lines together tell
@@ -213,10 +213,10 @@ def clip(text: str) -> str:
 
     Both ends stay, as both name the fault.
     """
-    return _short(secrets.text(text))
+    return _short_text(secrets.text(text))
 
 
-def _short(text: str) -> str:
+def _short_text(text: str) -> str:
     if len(text) <= TEXT:
         return text
     return f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"

@@ -87,8 +87,8 @@ async def staged_run(
             base.backend,
             "--timeout",
             str(timeout),
-            *_words(options),
-            *_shared(hosts),
+            *_words_of_options(options),
+            *_simulated_options(hosts),
         )
         plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
         done.append(_stage_of(await probe.execute(room, plan, on_record), options))
@@ -97,12 +97,12 @@ async def staged_run(
     return tuple(done)
 
 
-def _shared(simulate_hosts: int) -> tuple[str, ...]:
+def _simulated_options(simulate_hosts: int) -> tuple[str, ...]:
     """What a job is told where its ranks count as those of several hosts."""
     return ("--simulate-hosts", str(simulate_hosts)) * (simulate_hosts > 1)
 
 
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
+def _words_of_options(options: Mapping[str, Any]) -> Iterator[str]:
     """Options by name as the words of a command line."""
     for name, value in options.items():
         yield from (f"--{name}", str(value))
@@ -181,7 +181,7 @@ async def scaling_run(
     ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where
     all are, gloo runs them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
     """
-    asked = _counts(ranks)
+    asked = _counts_of_ranks(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
     base = await probe.plan_test(case, options)
     room = base.ranks * simulate_hosts
@@ -215,19 +215,21 @@ async def scaling_run(
             hosts = min(simulate_hosts, count)
         plan = Plan(
             f"exchange-{count}",
-            (*argv, *_shared(hosts)),
+            (*argv, *_simulated_options(hosts)),
             count,
             base.backend,
             base.python,
             options.timeout,
         )
-        done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts))))
+        done.append(
+            _step_of_run(case, await probe.execute(case, replace(plan, simulate_hosts=hosts)))
+        )
         if done[-1].run.reason != "done":
             break
     return tuple(done)
 
 
-def _counts(ranks: str) -> list[int]:
+def _counts_of_ranks(ranks: str) -> list[int]:
     """The counts that were typed, each once, the smallest first."""
     words = str(ranks).split()
     counts = whole_numbers(words)
@@ -239,7 +241,7 @@ def _counts(ranks: str) -> list[int]:
     return sorted(set(counts))
 
 
-def _step(case: Case, run: Run) -> Step:
+def _step_of_run(case: Case, run: Run) -> Step:
     phases = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
     files = [data for data in phases if data.phase == "files"]
     shares = [data.wrong for data in phases if data.phase == "shares"]
@@ -360,7 +362,7 @@ async def loader_sweep(
         "cores": cores,
         "steps": steps,
     }
-    argv = ("stories.loader_sweep", *_words(options))
+    argv = ("stories.loader_sweep", *_words_of_options(options))
     return await probe.execute(
         case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline)
     )

@@ -167,7 +167,7 @@ def _on_one(
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
 
 
-def _without(name: str, does: str, *variables: str) -> Fault:
+def _fault_without_paths(name: str, does: str, *variables: str) -> Fault:
     """NCCL may not use the paths inside a host that these variables switch off."""
     says = f"{'=1 and '.join(variables)}=1 {does}; the job trains, slowly"
     return Fault(
@@ -430,8 +430,8 @@ FAULTS = {
             one_rank=False,
             backends=_NCCL,
         ),
-        _without("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
-        _without(
+        _fault_without_paths("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
+        _fault_without_paths(
             "sockets_only",
             "leave sockets in place of NVLink",
             "NCCL_P2P_DISABLE",

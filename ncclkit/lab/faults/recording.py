@@ -123,7 +123,7 @@ def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[
     for pattern in KEEP:
         for source in sorted(run.glob(pattern)):
             if source.name not in without:
-                _keep(
+                _keep_file(
                     source,
                     folder,
                     clean if more is None else lambda text: more(clean(text)),
@@ -131,7 +131,7 @@ def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[
                 )
 
 
-def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
+def _keep_file(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
     if source.name.startswith("fr_rank_"):
         try:
             dump = redact.texts(dumps.loads(source.read_bytes()), clean)

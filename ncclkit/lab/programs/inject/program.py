@@ -130,7 +130,7 @@ def small_shm(job):
     there; the right way makes it larger, as `docker run --shm-size` does.
     """
     _own_shm("1g" if job.fixed("shm_too_small") else "2m")
-    _load(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
+    _load_rows(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
 
 
 def _own_shm(size):
@@ -184,7 +184,7 @@ def stalled_file(path, seconds):
     parent = os.getpid()
     if not os.fork():
         try:
-            _serve(device, parent, time.monotonic() + seconds)
+            _serve_file(device, parent, time.monotonic() + seconds)
         finally:
             os._exit(0)
     os.close(device)
@@ -200,7 +200,7 @@ ASYNC_READ, NO_FLUSH = 1, 32
 """A reader waits for the page, which a kill ends, and not for the request; closing asks nobody."""
 
 
-def _serve(device, parent, until):
+def _serve_file(device, parent, until):
     """Answer the kernel's requests for one file of 1 MiB, except its reads."""
     processes.die_with_parent(parent)
     # meant for the rank, whom no dead disk answers because of it
@@ -235,10 +235,10 @@ def forked_cuda(job):
     The right way leaves that to the rank.
     """
     there = "cpu" if job.fixed("fork_or_init_order") else job.device
-    _load(job, job.data, lambda rows: job.torch.stack(rows).to(there))
+    _load_rows(job, job.data, lambda rows: job.torch.stack(rows).to(there))
 
 
-def _load(job, rows, collate=None):
+def _load_rows(job, rows, collate=None):
     """Read all rows through a worker process of its own, and move each batch to the device."""
     from torch.utils.data import DataLoader
 
@@ -408,7 +408,7 @@ def other_size(job):
     right way cuts it.
     """
     metric = job.torch.ones(2 * COUNT if job.faulty_here else COUNT, device=job.device)
-    _reduce(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
+    _reduce_metric(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
 
 
 def other_dtype(job):
@@ -418,7 +418,7 @@ def other_dtype(job):
     """
     own = job.torch.float64 if job.faulty_here else job.torch.float32
     metric = job.torch.ones(COUNT, device=job.device, dtype=own)
-    _reduce(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
+    _reduce_metric(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
 
 
 def other_op(job):
@@ -431,10 +431,10 @@ def other_op(job):
         job.dist.all_gather([job.torch.empty_like(metric) for _ in range(job.ranks)], metric)
         job.synchronize()
     else:
-        _reduce(job, metric)
+        _reduce_metric(job, metric)
 
 
-def _reduce(job, metric):
+def _reduce_metric(job, metric):
     job.dist.all_reduce(metric)
     job.synchronize()
 
@@ -502,4 +502,4 @@ def long_first_step(job):
     job.torch.cuda._sleep(int(job.seconds * 2e9))
     if job.fixed("timeout_too_short"):
         job.synchronize()
-    _reduce(job, job.torch.ones(COUNT, device=job.device))
+    _reduce_metric(job, job.torch.ones(COUNT, device=job.device))

@@ -150,14 +150,18 @@ class PeakMemory:
         else:
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # forget the peak of this process
-            self.before = _status("VmRSS")
+            self.before = _bytes_in_status("VmRSS")
 
     def peak(self):
         """The most bytes that training took until now."""
-        return self.cuda.max_memory_allocated() if self.cuda else _status("VmHWM") - self.before
+        return (
+            self.cuda.max_memory_allocated()
+            if self.cuda
+            else _bytes_in_status("VmHWM") - self.before
+        )
 
 
-def _status(name):
+def _bytes_in_status(name):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
 
