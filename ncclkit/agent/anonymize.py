@@ -101,7 +101,10 @@ COMMON = 4
 
 
 class Aliases:
-    """A function that replaces names in a text by aliases, and remembers the alias of each name."""
+    """A function that replaces names in a text by aliases.
+
+    It remembers the alias of each name.
+    """
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         self._known: dict[Any, dict[Any, int]] = {}

@@ -53,7 +53,9 @@ def run_bounded(
     tied: bool = True,
     most: int = LARGEST,
 ) -> Reply:
-    """Run a command until it ends, its time is over or it wrote `most` bytes; raises OSError.
+    """Run a command until it ends or its time is over; raises OSError.
+
+    Or until it wrote `most` bytes.
 
     first: the signal by which it is asked to end, `grace` seconds before SIGKILL.
     tied: it dies with the thread that called this; not a debugger, which must let go first.
@@ -137,7 +139,9 @@ def _wait_for_end(process: subprocess.Popen[bytes], until: float) -> str:
 def end_group(
     process: subprocess.Popen[bytes], first: int = signal.SIGTERM, grace: float = GRACE
 ) -> list[int]:
-    """End a command that leads a group, its group and its descendants; returns who is still there.
+    """End a command that leads a group, its group and its descendants.
+
+    Returns who is still there.
 
     It takes at most twice `grace`: what sits in the kernel is left behind rather than waited for.
     """

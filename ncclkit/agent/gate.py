@@ -362,8 +362,9 @@ def _problem_row(name: str, value: Any, say: str, expected: Any = None) -> Probl
 
 
 def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with a node, and what could not be told, by its facts (name → row) and its
-    cluster's baseline.
+    """What is wrong with a node, and what could not be told.
+
+    By its facts (name → row) and its cluster's baseline.
     """
     problems = [*_by_itself(found), *_by_ports(found, baseline)]
     unknown = [
@@ -552,7 +553,9 @@ def _result_of_test(records: list[dict[str, Any]], count: int, out: bytes) -> di
 def judge_test(
     tested: dict[str, Any], baseline: dict[str, Any], found: Rows | None = None
 ) -> tuple[list[Problem], list[str]]:
-    """What the test of the GPUs says of the node, as `judge` does of its facts.
+    """What the test of the GPUs says of the node.
+
+    As `judge_node` does of its facts.
 
     found: facts of the node, by which its speed is judged where the baseline holds none.
     """

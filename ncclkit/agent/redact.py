@@ -159,7 +159,10 @@ def texts(value: Any, change: Callable[[str], str] = text) -> Any:
 
 
 def clean(value: Any, name: str = "") -> Any:
-    """A plain JSON value with every secret in it replaced; `name` is the key it stands under."""
+    """A plain JSON value with every secret in it replaced.
+
+    `name` is the key it stands under.
+    """
     if value and isinstance(value, str):
         if is_secret(name):
             return REDACTED
@@ -181,7 +184,10 @@ def clean(value: Any, name: str = "") -> Any:
 
 
 def file(path: str) -> None:
-    """Replace the secrets in a text file; one that holds none is not touched.  Raises OSError."""
+    """Replace the secrets in a text file; one without any is not touched.
+
+    Raises OSError.
+    """
     with _open_text(path) as source:
         found = any(lines != cleaned for lines, cleaned in _blocks_of_file(source))
     if found:

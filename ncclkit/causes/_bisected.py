@@ -32,8 +32,9 @@ class FaultyRanks:
 
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
-    """What the stages of the last live test say of ranks together, or of slow pairs; None where it
-    blames nobody.
+    """What the last live test's stages say of ranks or pairs.
+
+    Of ranks together, or of slow pairs; None where it blames nobody.
     """
     staged = staged_test(case)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))

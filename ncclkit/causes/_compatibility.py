@@ -50,7 +50,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A release of PyTorch as PyPI has it: the CUDA and the NCCL that its wheel brings."""
+    """A release of PyTorch as PyPI has it.
+
+    The CUDA and the NCCL that its wheel brings.
+    """
 
     torch: Release
     cuda: Release

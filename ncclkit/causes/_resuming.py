@@ -89,7 +89,10 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 
 
 def resume_line(case: Case) -> Event | None:
-    """The line by which a job resumed, where a timeout came soon; None for a fresh start."""
+    """The line by which a job resumed, where a timeout came soon.
+
+    None for a fresh start.
+    """
     waits = case.of("c10d.timeout", "gloo.timeout")
     told = [sequence_of(wait) for wait in waits]
     numbers = [number for number in told if number is not None]

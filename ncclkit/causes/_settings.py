@@ -177,7 +177,10 @@ def _work_went_on(case: Case) -> bool:
 
 
 def over_gloo(case: Case) -> bool:
-    """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
+    """Whether the job's collectives run over gloo.
+
+    As far as its plan or its lines say.
+    """
     planned = {e.data.backend for e in case.of(WorkerPhase) if e.data.backend}
     said = bool(case.of("gloo.")) or any(
         "gloo/" in event.text for event in case.of(PythonException)
@@ -239,8 +242,9 @@ UNITS = {"hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
 
 def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
-    """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty
-    where none does.
+    """Timeouts of groups with the default, and lines that ask for longer ones.
+
+    Both empty where none does.
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
     short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]

@@ -64,8 +64,9 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks wait for each other in different groups, or use several communicators on
-    several streams.
+    """Found where ranks wait for each other in different groups.
+
+    Or use several communicators on several streams.
     """
     stuck = case.of(FlightStuck)
     mixed = [

@@ -56,8 +56,9 @@ LONGEST = 1 << 14
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show
-    it.
+    """Found where NCCL's log binds several GPUs to one core.
+
+    Or where the facts of the hosts show it.
     """
     wide = [event for event in case.of(NcclAffinity) if (event.data.cpus or 0) > 1]
     missing = (

@@ -82,8 +82,9 @@ EXPERIMENT = Experiment(
 
 
 def diagnose(case: Case) -> Finding:
-    """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable
-    cores.
+    """Found by waits for a core, PyTorch's warning, or too many ranks.
+
+    Waits of the ranks' processes as measured; more ranks than usable cores.
     """
     return first_finding(case, _starved_ranks, _short_of_cores, _of_steps) or _warned_or_crowded(
         case

@@ -73,8 +73,9 @@ HOST_BUFFERS = (2, 24)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks could not pass descriptors, or where their host buffers do not fit
-    together.
+    """Found where ranks could not pass descriptors.
+
+    Or where their host buffers do not fit together.
     """
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")

@@ -163,7 +163,9 @@ class Differential:
 
     @property
     def question(self) -> Look | None:
-        """The look that tells most for its cost; None where a look has decided, or nothing is left.
+        """The look that tells most for its cost; None where none is needed.
+
+        Where a look has decided, or nothing is left.
 
         A prior alone never decides: the first suspect must have been looked at.
         """
@@ -272,7 +274,10 @@ def differential(
 
 
 def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
-    """Cleared causes that a text resembles all the same, by an error that no rule has read."""
+    """Cleared causes that a text resembles all the same.
+
+    By an error that no rule has read.
+    """
     resembled = [cause for cause in cleared if text.shares[cause] >= DOUBT and cause not in SETTLED]
     heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in resembled}
     unread = {cause: event for cause, event in heaviest.items() if event.kind == "log.error"}
@@ -337,7 +342,10 @@ def shares_of(odds: Mapping[str, float]) -> dict[str, float]:
 
 
 def answers_of(case: Case) -> dict[str, Answer]:
-    """The look's cause → what was answered last; what can be no answer is left out."""
+    """The look's cause → what was answered last.
+
+    What can be no answer is left out.
+    """
     known = all_questions()
     found: dict[str, Answer] = {}
     for event in case.of(ANSWER_KIND):
@@ -370,7 +378,10 @@ def answer_adds(look: Look, answer: Answer, cause: str) -> float:
 
 
 def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | None:
-    """The look that is expected to tell most for what it costs; None where none tells anything."""
+    """The look that is expected to tell most for what it costs.
+
+    None where none tells anything.
+    """
     open_looks = [look for look in all_questions().values() if look.cause not in answered]
     worth = {
         look.cause: _expected_bits(look, shares) / _weighed_minutes(look) for look in open_looks

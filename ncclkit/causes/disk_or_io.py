@@ -92,7 +92,10 @@ tens."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a write failed, or where a rank is in a storage call while the others wait."""
+    """Found where a write failed, or a rank is in a storage call.
+
+    While the others wait.
+    """
     full = [
         e
         for e in case.of(SystemFault)

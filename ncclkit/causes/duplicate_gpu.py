@@ -74,8 +74,9 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus
-    id.
+    """Found where NCCL reports it, or two ranks have one bus id.
+
+    In two INIT lines of one communicator.
     """
     went_well = initialized(case)
     return first_finding(

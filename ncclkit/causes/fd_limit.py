@@ -75,8 +75,9 @@ FRAGMENTS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process ran out of descriptors or threads, or where the limit is too low for
-    the ranks.
+    """Found where a process ran out of descriptors or threads.
+
+    Or where the limit is too low for the ranks.
     """
     lines = [
         e for e in case.of(SystemFault) if e.data.what in ("too_many_files", "too_many_processes")
@@ -215,8 +216,9 @@ PROCESSES = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can
-    use.
+    """Try how many files and threads are granted, then run the job.
+
+    With as few sockets as NCCL can use.
     """
     fewer = Experiment(
         "Does the job start when NCCL opens as few sockets as possible?",

@@ -77,8 +77,9 @@ ORDER = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library reports a wrong order, or where communicators were aborted at exit
-    without a failure.
+    """Found where a library reports a wrong order.
+
+    Or where communicators were aborted at exit without a failure.
     """
     finding = first_finding(case, _reported_order, _stuck_teardown)
     if finding:

@@ -43,8 +43,9 @@ UNANSWERED = re.compile(r"rank (\d{1,7}) did not answer SIGUSR1")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no
-    signal.
+    """Found where the monitor, the watchdog or a rank was kept waiting.
+
+    The monitor could not get the lock, the watchdog was stuck, or a rank answered no signal.
     """
     silent = _unresponsive_rank(case) or _live_holder(case)
     if silent is not None:

@@ -47,7 +47,9 @@ BUSY, MOST = 20, 80
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a GPU was busy before the job began; during a job its own ranks may keep it busy.
+    """Found where a GPU was busy before the job began.
+
+    During a job its own ranks may keep it busy.
 
     A live test watches its GPUs from before its ranks come.
     """

@@ -95,7 +95,10 @@ WEB = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found at a resolver's error, or where host names of a job resolve to the host itself."""
+    """Found at a resolver's error, or where names resolve to the host itself.
+
+    Host names of a job.
+    """
     foreign = _misnamed_hosts(case)
     named = [
         f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign

@@ -83,8 +83,9 @@ MEANS = {
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a queue pair could not be set up, or the very first packets were
-    never answered.
+    """Found where a queue pair could not be set up.
+
+    Or the very first packets were never answered.
     """
     went_well = [
         *case.of(NcclDestroy),
@@ -359,7 +360,10 @@ def _advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """Run on the same nodes with NCCL's own choice of GID and the rails kept apart."""
+    """Run on the same nodes with NCCL's own choice of GID.
+
+    And the rails kept apart.
+    """
     return Experiment(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
         {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},

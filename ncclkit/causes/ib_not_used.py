@@ -57,8 +57,9 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand
-    is expected.
+    """Found where ranks use sockets although InfiniBand is expected.
+
+    By cards, variables or other ranks.
     """
     sockets = over_sockets(case)
     none = [e for e in case.of(NcclIbDevices) if not e.data.devices]

@@ -62,8 +62,9 @@ FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GL
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library found no interface, or where by the facts of the host it will find
-    none.
+    """Found where a library found no interface, or will find none.
+
+    By the facts of the host.
     """
     gloo = case.of(GlooNoInterface)
     empty = matching(messages(case), "is neither AF_INET")

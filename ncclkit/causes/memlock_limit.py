@@ -168,7 +168,10 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how much memory may be locked, then run the job over sockets, which need none."""
+    """Try how much memory may be locked, then run the job over sockets.
+
+    Those need none.
+    """
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
     sockets = Experiment(
         "Does the job that InfiniBand was refused to start over sockets?",

@@ -230,8 +230,9 @@ def _finding(
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the program without NCCL, then NCCL without the program, then NCCL with its simplest
-    protocol.
+    """Run program and NCCL without each other, then with its simplest protocol.
+
+    First the program without NCCL, then NCCL without the program.
     """
     gloo = over_gloo(
         case,

@@ -55,8 +55,9 @@ FULL = 0.9
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel of a host has dropped connections, or would drop those of a job of
-    this size.
+    """Found where a host's kernel has dropped connections, or would.
+
+    Those of a job of this size.
     """
     missing = (
         "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"

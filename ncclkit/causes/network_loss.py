@@ -642,8 +642,9 @@ def _carries_less(link: NetworkPath, back: NetworkPath) -> bool:
 
 
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
-    """What the last live test says of hosts that exchange far less than their interfaces send:
-    sentence, hosts, rows.
+    """What the last live test says of hosts that exchange too little.
+
+    Far less than their interfaces send: sentence, hosts, rows.
 
     By what each further byte costs, so that neither latency nor the number of hosts in a ring
     counts; or by small calls that take as long as TCP waits before it sends a packet again.

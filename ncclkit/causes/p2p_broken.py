@@ -97,8 +97,9 @@ the peer's CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and
-    none completes it.
+    """Found where kernel or CUDA reports it, or a collective over P2P hangs.
+
+    All ranks launched it and none completes it.
     """
     if rank_states(case).world == 1:
         return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
@@ -428,8 +429,10 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
 
 
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
-    """(how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that
-    are not healthy.
+    """Pairs of GPUs whose direct copies are slow.
+
+    (how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that are
+    not healthy.
 
     Equal ones are no sign: without peer access, and on PCIe, both go the same way.
     """

@@ -177,8 +177,9 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Check whether the port can be opened, then run the same ranks on a port that the system
-    chooses.
+    """Check whether the port can be opened, then run on another one.
+
+    The same ranks, on a port that the system chooses.
     """
     question = (
         "Can the rendezvous port be opened on this machine, and does a second process reach it?"

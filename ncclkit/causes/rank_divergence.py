@@ -114,7 +114,10 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks made different calls at one place of the sequence, or a rank left it."""
+    """Found where ranks made different calls, or a rank left the sequence.
+
+    Different calls at one place of it.
+    """
     recorded_calls = (
         _mismatch_in_dumps,
         _launched_more,

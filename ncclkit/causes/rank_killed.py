@@ -81,8 +81,9 @@ code."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the
-    launcher did not send.
+    """Found where the scheduler ended the job, or a process was killed.
+
+    It died of signal 9 or 15 that the launcher did not send.
     """
     scheduler = [e for e in case.of(SlurmEvent) if e.data.what in BY]
     after = _after_failure(case, scheduler)

@@ -97,8 +97,9 @@ DIGITS = frozenset("0123456789")
 
 
 def features(lines: Iterable[str]) -> Iterator[str]:
-    """The words of lines, numbers of up to three digits, and all pieces of three and four letters
-    of each word.
+    """The words of lines, and all pieces of each word.
+
+    Numbers of up to three digits; pieces of three and four letters.
 
     Times, hosts, addresses and folders differ from job to job and are left out.
     """
@@ -129,7 +130,10 @@ def number(feature: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def numbers(word: str) -> array[int]:
-    """The numbers of the features of a word, in their order: lines share most of their words."""
+    """The numbers of the features of a word, in their order.
+
+    Lines share most of their words.
+    """
     return array("I", map(number, _pieces_of_word(word)))
 
 
@@ -177,7 +181,10 @@ class Weights:
         return {cause: bias + scale * total for cause, bias, scale, total in rows}
 
     def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
-        """How much the words of a line add to the score of a cause in its text."""
+        """How much the words of a line add to a cause's score.
+
+        The score in its text.
+        """
         at = self.causes.index(cause)
         width = len(self.causes)
         stored = memoryview(self.stored).cast("b")
@@ -294,8 +301,9 @@ class Text:
     def heaviest(
         self, cause: str, count: int, signs: Sequence[Event] = ()
     ) -> list[tuple[float, str, Event]]:
-        """How much the lines that speak most for a cause weigh, and these lines, the heaviest
-        first.
+        """How much the lines that speak most for a cause weigh.
+
+        And these lines, the heaviest first.
 
         signs: what says that anything failed; only such lines are taken where there are any.
         """
@@ -331,19 +339,26 @@ def _shares_of_causes(known: Weights, spread: Mapping[int, float]) -> dict[str, 
 
 
 def messenger(text: Text) -> bool:
-    """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
+    """Whether lines clearly resemble a cause.
+
+    The exception of a rank is then only its sign.
+    """
     first, share = next(iter(text.shares.items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 
 
 def resembles_sound_job(text: Text, sound: float) -> bool:
-    """Whether a text resembles a sound job more than any failure, and by more than this share."""
+    """Whether a text resembles a sound job more than any failure.
+
+    And by more than this share.
+    """
     well = text.shares[WELL]
     return well > sound and well == max(text.shares.values())
 
 
 def is_resembling(finding: Finding) -> bool:
-    """Whether a finding rests on its wording or on settled cases alone, so that no
-    cause is known.
+    """Whether a finding rests on its wording or on settled cases alone.
+
+    So no cause is known.
     """
     return finding.say.startswith(SAYS)

@@ -73,8 +73,9 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports
-    unmatched calls.
+    """Found where split sizes differ or point-to-point calls do not match.
+
+    A call timed out waiting, or a library reports it.
     """
     for witness in (
         _splits_in_dumps,

@@ -78,8 +78,9 @@ TINY, FULL = 64 << 20, 32 << 20
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process was refused memory in /dev/shm, or where it is as small as a
-    container's default.
+    """Found where a process was refused memory in /dev/shm.
+
+    Or where it is as small as a container's default.
     """
     said = _shm_errors(case)
     small = [

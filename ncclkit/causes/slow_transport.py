@@ -47,7 +47,10 @@ cards have none."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a setting turned a path off and ranks of one machine use a slower one."""
+    """Found where a setting turned a path off.
+
+    And ranks of one machine use a slower one.
+    """
     channels = case.of(NcclChannel)
     slow = _inside_machine(case, [e for e in channels if e.data.via in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
@@ -123,8 +126,9 @@ ODD = Advice(
 
 
 def brakes(case: Case) -> Finding | None:
-    """Settings in NCCL's log that leave it fewer algorithms, protocols or transports, which may
-    slow a job.
+    """Settings in NCCL's log that leave it less to choose from.
+
+    Fewer algorithms, protocols or transports, which may slow a job.
     """
     lines = {
         name: e for e in case.of(NcclEnv) if limiting(name := str(e.data.name), str(e.data.value))
@@ -301,8 +305,9 @@ def _advice(*variables: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the same job without the settings that are set, or without any of them where none is
-    known.
+    """Run the same job without the settings that are set.
+
+    Or without any of them where none is known.
     """
     off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
     return Experiment(

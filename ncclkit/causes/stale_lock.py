@@ -64,8 +64,9 @@ HOUR = 3600
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a
-    host.
+    """Found where a rank's stack waits for the lock, or a file is left.
+
+    A lock file in the cache of a host.
     """
     lines = case.of("stack", "python.exception")
     waits = [

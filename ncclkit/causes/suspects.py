@@ -27,7 +27,9 @@ def suspect_finding(
     text: Text,
     signs: Sequence[Event],
 ) -> Finding:
-    """One suspect as a finding; what a rule says of it stays, with the look before its advice.
+    """One suspect as a finding.
+
+    What a rule says of it stays, with the look before its advice.
 
     signs: the lines that say failure or complaint.
     """
@@ -53,7 +55,10 @@ def suspect_finding(
 
 
 def look_advice(look: Look) -> Advice:
-    """The look that decides, as the first thing to do: now, and at the next run."""
+    """The look that decides, as the first thing to do.
+
+    Now, and at the next run.
+    """
     next_time = ""
     if look.next_time:
         next_time = f"For the next run, a line of the job script: {look.next_time}"

@@ -59,8 +59,9 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a timeout well below the default expired, or ranks were still compiling, and no
-    rank died.
+    """Found where a short timeout expired, or ranks were still compiling.
+
+    A timeout well below the default; and no rank died.
     """
     states = rank_states(case)
     if states.dead:

@@ -78,8 +78,9 @@ WHEEL = "-packages/nvidia/nccl/"
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL or the loader reports a mismatch, or where the ranks print different
-    versions.
+    """Found where a mismatch is reported, or ranks print different versions.
+
+    NCCL or the loader reports it.
     """
     went_well: list[Evidence] = [*case.of(NcclVersion)]
     went_well += [e for e in case.of(C10dError) if e.data.nccl_version]

@@ -93,7 +93,10 @@ def factor(op: str, ranks: int) -> float:
 
 
 def algbw(size: int, time_us: float) -> float:
-    """GB/s (1e9 bytes) of a call that moved a message of `size` bytes in `time_us` microseconds."""
+    """GB/s (1e9 bytes) of a call.
+
+    It moved a message of `size` bytes in `time_us` microseconds.
+    """
     if time_us <= 0:
         raise NcclkitError(f"A time of {time_us} us gives no bandwidth; measure more repeats.")
     return size / time_us / 1e3
@@ -124,7 +127,9 @@ def expect(
     hosts: int = 1,
     simulate_hosts: int = 1,
 ) -> Expectation:
-    """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
+    """The upper bound of busbw for large messages of `op`.
+
+    On `ranks` ranks over `hosts` like hosts.
 
     `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its
     GPUs.  Raises NcclkitError for an unknown op or backend.
@@ -202,7 +207,10 @@ def _bound_of_gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
-    """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
+    """The GPUs of ranks 0, 1, ….
+
+    By CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, ….
+    """
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
     numbers = whole_numbers(part.strip() for part in visible)
     if len(numbers) >= ranks:
@@ -366,7 +374,10 @@ def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float,
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
-    """The bound; none where it was measured on this host while others kept the host busy."""
+    """The bound; none where others kept the measured host busy.
+
+    Where it was measured on this host meanwhile.
+    """
     if busy and bound.limit == "loopback":
         return _no_bound(f"No reference: {busy}.")
     return bound
@@ -423,8 +434,9 @@ REFERENCES = (
 
 
 def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Reference]:
-    """What others measured with that many GPUs of that model (as ``gpu.0.model`` spells it) joined
-    in this way.
+    """What others measured with as many GPUs of a model, joined alike.
+
+    The model is spelled as ``gpu.0.model`` spells it.
 
     nvls: the switch may add up; where it may not, systems that used it are no comparison.
     """
@@ -463,7 +475,10 @@ class Judgement:
 
     @property
     def usual(self) -> float:
-        """The share of the bound that is usual, at the lower end of a measured one."""
+        """The share of the bound that is usual.
+
+        At the lower end of a measured one.
+        """
         value = self.bound.value or 1.0
         return self.bound.usual * (self.bound.least or value) / value
 
@@ -502,7 +517,10 @@ class Judgement:
 
     @property
     def used_well(self) -> bool:
-        """Whether nothing is left to gain: a large message reaches what is usual of this path."""
+        """Whether nothing is left to gain.
+
+        A large message reaches what is usual of this path.
+        """
         return self.large and self.normal and self.ratio >= self.usual
 
     @property
@@ -553,7 +571,10 @@ class Judgement:
 
     @property
     def warning(self) -> str:
-        """A sentence where it is slower than it should be beyond doubt; empty where it is not."""
+        """A sentence where it is slower than it should be beyond doubt.
+
+        Empty where it is not.
+        """
         if not self.slow:
             return ""
         reached = (
@@ -610,7 +631,9 @@ def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) 
 
 
 def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | None:
-    """The bound that a measurement was compared with when it was made; None where there was none.
+    """The bound that a measurement was compared with when it was made.
+
+    None where there was none.
 
     Its derivation is that of today's facts, which may be newer.
     """
@@ -626,7 +649,10 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
 def first_judgement(
     measurements: Sequence[Measurement], bound: Expectation | None
 ) -> Judgement | None:
-    """What `judge` says of a run's first collective, which stands for it; None at wrong values."""
+    """What `judge` says of a run's first collective, which stands for it.
+
+    None at wrong values.
+    """
     if not measurements or any(row.wrong for row in measurements):
         return None
     return judge_curve((row for row in measurements if row.op == measurements[0].op), bound)

@@ -264,7 +264,10 @@ class Case:
     def to_frame(
         self, records: Literal["events", "facts", "measurements", "findings"]
     ) -> pd.DataFrame:
-        """These records as a pandas data frame, one a row, for questions that no view answers."""
+        """These records as a pandas data frame, one a row.
+
+        For questions that no view answers.
+        """
         import pandas as pd  # half a second: only those who ask pay
 
         kinds: dict[str, Any] = {
@@ -297,8 +300,9 @@ class Case:
         )
 
     def earlier(self) -> str:
-        """Which runs came before the last one, and how old the newest of them is, in one sentence,
-        or nothing.
+        """Which runs came before the last one, in one sentence, or nothing.
+
+        And how old the newest of them is.
         """
         runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
         if not runs:
@@ -310,8 +314,9 @@ class Case:
         )
 
     def run_alone(self, folder: Path) -> Case:
-        """What one run folder of this case holds, and the facts of its hosts, in memory, without
-        all other runs.
+        """What one run folder of this case holds, without all other runs.
+
+        And the facts of its hosts, in memory.
         """
         scope = Case()
         scope.facts = self.facts

@@ -125,8 +125,9 @@ class NetworkPath:
 
     @property
     def shrinks(self) -> bool:
-        """True where packets larger than some hop takes get lost, and no message reaches the
-        sender.
+        """True where packets larger than some hop takes get lost.
+
+        And no message reaches the sender.
         """
         return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
 

@@ -46,7 +46,10 @@ class Plan:
 
     @property
     def lab(self) -> bool:
-        """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
+        """Whether a program of the lab runs.
+
+        A job of its own, or the live test with a fault.
+        """
         return self.argv[0] not in ("collective", "sweep") or bool(
             LAB_OPTIONS.intersection(self.argv)
         )
@@ -145,8 +148,9 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 
 
 def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
-    """Whether the lab can inject a fault into this job or its network, so that ``fix`` can avoid
-    it.
+    """Whether the lab can inject a fault into this job or its network.
+
+    ``fix`` can then avoid it.
     """
     return "--fault" in argv or argv[0] != "collective" or bool(network)
 

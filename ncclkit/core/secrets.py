@@ -24,8 +24,9 @@ import."""
 
 
 def text(value: str) -> str:
-    """The text with every secret in it replaced, as `ncclkit.agent.redact.text`, and by the forms
-    of more keys.
+    """The text with every secret in it replaced.
+
+    As `ncclkit.agent.redact.text`, and by the forms of more keys.
     """
     value = redact.text(value)
     if _SIGN.search(value):

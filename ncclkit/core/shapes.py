@@ -23,8 +23,9 @@ Number = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 
 
 def rows(must: Mapping[str, Any] | None = None, may: Mapping[str, Any] | None = None) -> Any:
-    """A shape: a list of mappings, each with the keys `must`, and with keys `may` that are of their
-    shape or None.
+    """A shape: a list of mappings, each with the keys `must`.
+
+    And with keys `may` that are of their shape or None.
     """
     needed = list((must or {}).items())
     optional = [(name, form | None, None) for name, form in (may or {}).items()]

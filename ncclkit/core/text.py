@@ -73,8 +73,9 @@ def _width_of_range(part: str) -> int:
 
 
 def rate(speed: float) -> str:
-    """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction
-    where it is high.
+    """``160.00 GB/s``; low rates with two digits that count, ``0.0032``.
+
+    High ones without a fraction.
     """
     if speed >= 1000:
         return f"{speed:,.0f} GB/s"
@@ -154,7 +155,9 @@ def parse_size(value: Any, what: str = "The size") -> int:
 
 
 def split_words(text: str, what: str, comments: bool = False) -> list[str]:
-    """The words of a text as a shell splits it; comments: what follows a ``#`` is none.
+    """The words of a text as a shell splits it.
+
+    `comments`: what follows a ``#`` is none.
 
     Raises NcclkitError, about `what`, where quotes stay open.
     """

@@ -128,8 +128,9 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(least, largest) gain, by Student's t of the trimmed mean of paired rounds; (-inf, 1)
-        with too few rounds.
+        """(least, largest) gain; (-inf, 1) with too few rounds.
+
+        By Student's t of the trimmed mean of paired rounds.
         """
         if len(self.default_us) < LEAST_ROUNDS:
             return -math.inf, 1.0
@@ -204,7 +205,10 @@ def _interval_of_mean(values: Sequence[float], error: float) -> tuple[float, flo
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """A range of sizes of one collective in which one setting is better than the default."""
+    """A range of sizes in which one setting is better than the default.
+
+    Of one collective.
+    """
 
     op: str
     least: int
@@ -324,8 +328,9 @@ class Sweep:
         return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
 
     def saved(self, setting: Setting) -> float | None:
-        """Share of the time of the job's calls that a setting saves, by what was measured; None
-        without its calls.
+        """Share of the time of the job's calls that a setting saves.
+
+        By what was measured; None without its calls.
 
         A size of the job counts as the measured one that is nearest to it.
         """
@@ -410,7 +415,10 @@ class Sweep:
 
     @property
     def summary(self) -> str:
-        """The answer, what is left of it under computation, and what it saves of the job."""
+        """The answer, and what it saves of the job.
+
+        With what is left of it under computation.
+        """
         best, costly = self.best, self._costly
         tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
         if not best and costly:

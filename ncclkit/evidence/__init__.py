@@ -36,8 +36,9 @@ OnBytes = Callable[[int, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: events in the order of the files, one row per file, one sentence per thing
-    that went wrong.
+    """What was read.
+
+    Events in the order of the files, one row per file, one sentence per thing that went wrong.
     """
 
     events: list[Event]

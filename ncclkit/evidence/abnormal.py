@@ -61,8 +61,9 @@ NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
 def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Number, rank and text of the abnormal lines at both ends of a file that none of its events
-    cites.
+    """Number, rank and text of abnormal lines that no event cites.
+
+    Those at both ends of a file.
 
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
@@ -78,8 +79,9 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 def other_lines(
     text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Number, rank, text and count of the lines of a short log that are not abnormal; besides:
-    those that are.
+    """Number, rank, text and count of a short log's lines that are not abnormal.
+
+    besides: those that are.
     """
     known = {row["line"] for row in besides}
     lines = text.encode().split(b"\n")

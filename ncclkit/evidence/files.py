@@ -75,7 +75,10 @@ class Part:
     """How the pieces of a plain file are scanned; None for anything else, such as an archive."""
 
     def take(self, found: Sequence[Document]) -> None:
-        """Add what other tools printed here; a file with nothing else in it is of their kind."""
+        """Add what other tools printed here.
+
+        A file with nothing else in it is of their kind.
+        """
         if found and all(
             event.kind in ("progress", "printed.version", "job.member") for event in self.events
         ):

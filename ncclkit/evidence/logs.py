@@ -64,7 +64,9 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
 
 
 def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> list[Case]:
-    """A case for each job that the `given` logs are of: `case` for the first, the others in memory.
+    """A case for each job that the `given` logs are of.
+
+    `case` for the first, the others in memory.
 
     In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the
     paths of the others.
@@ -85,8 +87,9 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
 
 
 def inputs_by_job(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
-    """The inputs that files were found by, those of one job together, in the order in which they
-    were named.
+    """The inputs that files were found by, those of one job together.
+
+    In the order in which they were named.
 
     Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another
     process.  One that shows neither is taken for a part of the first job.  named: path of a file →
@@ -143,7 +146,10 @@ def is_example(case: Case) -> bool:
 
 
 def forget(case: Case) -> Case:
-    """Take what an earlier reading left out of a case: another job must not be judged with it."""
+    """Take what an earlier reading left out of a case.
+
+    Another job must not be judged with it.
+    """
     case.events = []
     case.findings = []
     case.inputs = []

@@ -53,7 +53,10 @@ class Merger:
         self._traces: dict[Any, int] = {}
 
     def add_line(self, event: Event) -> RepeatedEvent | None:
-        """Take the event of one line; None for a line that belongs to a back-trace told before."""
+        """Take the event of one line.
+
+        None for a line that belongs to a back-trace told before.
+        """
         if event.kind == "nccl.trace" and self.continues(event):
             return None
         return self.add_event(event)
@@ -79,12 +82,16 @@ class Merger:
         return 0 < event.line - near < TRACE_GAP
 
     def collected(self) -> list[Event]:
-        """What was collected, in the order of the files; it may be taken by another merger."""
+        """What was collected, in the order of the files.
+
+        It may be taken by another merger.
+        """
         return [repeated.event() for repeated in self._events.values()]
 
     def events(self) -> list[Event]:
-        """The same without exception lines that a traceback holds and stacks of timeouts that have
-        a message.
+        """The same without what another event of them tells.
+
+        Exception lines that a traceback holds, and stacks of timeouts that have a message.
         """
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
@@ -200,8 +207,9 @@ def _text_without_numbers(text: str) -> str:
 
 
 class Regions:
-    """The lines of tracebacks, by file and type of error, so that each error is looked up and not
-    compared with all.
+    """The lines of tracebacks, by file and type of error.
+
+    So that each error is looked up and not compared with all.
 
     of_rank: an error is only held by a region of its own rank.
     """
@@ -220,7 +228,10 @@ class Regions:
         return (event.path, event.data.type, event.rank if self.of_rank else None)
 
     def hold(self, event: Event) -> bool:
-        """True where an error stands in the lines of one above it, and is of its type."""
+        """True where an error stands in the lines of one above it.
+
+        And is of its type.
+        """
         lines, ends = self.known.get(self._key(event), ([], []))
         above = bisect_left(lines, event.line)
         return above > 0 and event.line <= ends[above - 1]
@@ -238,8 +249,9 @@ class Timeouts:
         self.any = bool(self.ranks) or any(event.rank is not None for event in known)
 
     def better(self, event: Event) -> bool:
-        """True for the stack of a timeout that a message, or the first line of that stack, reports
-        better.
+        """True for the stack of a timeout that is reported better elsewhere.
+
+        By a message, or the first line of that stack.
         """
         if not isinstance(event.data, C10dTimeout) or not _is_bare(event.data):
             return False
@@ -341,7 +353,10 @@ Place = tuple[str, object]
 
 
 def assign_hosts(events: Iterable[Event]) -> list[Event]:
-    """Events with the host of their rank or launcher, in runs of ours on several hosts."""
+    """Events with the host of their rank or launcher.
+
+    In runs of ours on several hosts.
+    """
     given = list(events)
     hosts: dict[str, dict[Place, str]] = {}
     for event in given:

@@ -99,8 +99,9 @@ class Refused(ValueError):
 
 
 class Limited:
-    """A process that calls functions on what strangers wrote, each call with limits of memory and
-    time.
+    """A process that calls functions on what strangers wrote.
+
+    Each call with limits of memory and time.
 
     It is started by the first call, answers one after the other, and is replaced where a limit
     ended it.  It is forked in milliseconds where no other thread is; a new interpreter takes 0.3 s,

@@ -83,8 +83,9 @@ LEAD = 2
 
 
 def is_quotation(text: str) -> bool:
-    """Whether a line speaks of an error, or is source code that holds it, and is not the error's
-    own report.
+    """Whether a line only speaks of an error, or is source code.
+
+    Source code that holds it; not the error's own report.
     """
     line = text.partition("\n")[0]
     if "Traceback (most" in text:
@@ -191,8 +192,9 @@ COMMON = re.compile(
 
 
 def is_document(path: str, head: str) -> bool:
-    """Whether a text is documentation, source code or settings rather than a log, by its name and
-    its first lines.
+    """Whether a text is a document rather than a log.
+
+    Documentation, source code or settings, by its name and its first lines.
     """
     lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
     logged = sum(bool(LOGGED.match(line)) for line in lines[:40])

@@ -252,8 +252,9 @@ accused."""
 
 
 def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """One `attach.rank` for each rank, and for each that should run on the host and does not; none
-    of other words.
+    """One `attach.rank` for each rank that is or should be here.
+
+    For each that should run on the host and does not; none of other words.
     """
     try:
         found = msgspec.convert(value, LiveHost)
@@ -343,7 +344,9 @@ NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
 
 
 def facts_of(value: Any) -> list[Fact]:
-    """The facts in a list, in ``{"facts": [...]}``, or one alone; none for any other document.
+    """The facts in a list, in ``{"facts": [...]}``, or one alone.
+
+    None for any other document.
 
     Facts that do not say their host are of the one that ``host.name`` names.
     """

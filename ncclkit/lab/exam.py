@@ -101,7 +101,10 @@ def teacher_secret(file: Path) -> bytes:
 
 
 def drawn(seed: int, names: Sequence[str], secret: bytes) -> str:
-    """The fault of that seed, one of `names`; who lacks the teacher's secret cannot tell which."""
+    """The fault of that seed, one of `names`.
+
+    Who lacks the teacher's secret cannot tell which.
+    """
     return sorted(names)[_number_below(f"fault {seed}", len(names), secret)]
 
 
@@ -123,8 +126,9 @@ def recorded() -> list[str]:
 
 
 def runnable() -> list[str]:
-    """Faults that two or more ranks on one host without GPUs can have, each with one cause and
-    clear culprits.
+    """Faults that two or more ranks can have on one host without GPUs.
+
+    Each with one cause and clear culprits.
     """
     return [
         name
@@ -207,7 +211,10 @@ def _exam_key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
 
 
 def grade(answer: Path, key: Path) -> dict[str, int]:
-    """Points of an answer sheet by the key, for what a machine can judge: ranks, cause and line."""
+    """Points of an answer sheet by the key.
+
+    For what a machine can judge: ranks, cause and line.
+    """
     sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
     for file in (answer, key):
         if not file.is_file():

@@ -99,8 +99,9 @@ def keep(
     parameters: Mapping[str, Any],
     shown: Mapping[str, Mapping[str, Any]],
 ) -> Path:
-    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there;
-    returns its path.
+    """Write the HTML file of an open notebook; returns its path.
+
+    A notebook that is open in a kernel, with what its cells show there.
 
     parameters: their values there; shown: the source of each cell that was run → its output as MIME
     types.  A cell that was not run shows nothing.

@@ -25,7 +25,9 @@ PATIENCE = 60.0
 
 
 def open_lab(notebook: Path, port: int = 8888) -> None:
-    """Serve JupyterLab until it is ended, and say how to reach it once it lets nobody else in.
+    """Serve JupyterLab until it is ended, and say how to reach it.
+
+    That is said once it lets nobody else in.
 
     `port` or the next free one above it is taken.  Kernels work in the folder where this is called,
     as the command does: a case folder and a path of logs mean the same in both.  The user's own

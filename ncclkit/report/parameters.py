@@ -137,8 +137,9 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
 
 
 def check_values(path: Path, values: Mapping[str, Any]) -> None:
-    """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value
-    of the wrong type.
+    """Raise NcclkitError when `values` do not fit the notebook's declarations.
+
+    When they hold a name that it does not declare, or a value of the wrong type.
     """
     known = declared(path)
     for name, value in values.items():

@@ -75,8 +75,9 @@ class RemoteWorker:
         """Records of its facts, as they came."""
 
     async def start(self, archive):
-        """Start the worker; the first question carries its program, which its host keeps in a file
-        without a name.
+        """Start the worker; the first question carries its program.
+
+        Its host keeps that in a file without a name.
         """
         self.archive = archive
         try:
@@ -190,7 +191,10 @@ class RemoteWorker:
         return "it ended: %s; %s" % (line.rstrip("."), advice)
 
     async def stop(self):
-        """Close its input, which ends it; kill what is left of it here after three seconds."""
+        """Close its input, which ends it.
+
+        Kill what is left of it here after three seconds.
+        """
         if self.process is None:
             return
         self.process.stdin.close()
@@ -478,8 +482,9 @@ CLOSING = 5.0
 
 
 def main(argv):
-    """``connect PLAN``: the file holds hosts, commands (how to start a worker), port, seconds,
-    deadline and env.
+    """``connect PLAN``: test the connections between the hosts of a plan.
+
+    The file holds hosts, commands (how to start a worker), port, seconds, deadline and env.
     """
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
@@ -489,8 +494,9 @@ def main(argv):
 
 
 async def coordinate(plan, archive):
-    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could
-    be started.
+    """Run the test and return the exit status.
+
+    0, or 1 where fewer than two hosts could be started.
     """
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

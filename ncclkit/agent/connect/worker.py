@@ -40,8 +40,9 @@ RESOLVE = 5.0
 
 
 def main():
-    """Answer each line of standard input, ``{"id": n, "do": verb, …}``, with a record ``answer``,
-    to its end.
+    """Answer each line of standard input with a record ``answer``, to its end.
+
+    A line is ``{"id": n, "do": verb, …}``.
     """
     host = None
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
@@ -64,7 +65,10 @@ def _end_with_the_coordinator():
 
 
 class Worker:
-    """The state of this host during the test: its open ports, and the verbs that it answers."""
+    """The state of this host during the test.
+
+    Its open ports, and the verbs that it answers.
+    """
 
     def __init__(self, asked):
         # whatever happens to the coordinator and to the connection to it
@@ -78,8 +82,9 @@ class Worker:
         self.rendezvous = None
 
     def begin(self, asked):
-        """Open the ports; tell the facts of this host's network, and what NCCL and gloo
-        would use.
+        """Open the ports, and tell the facts of this host's network.
+
+        And what NCCL and gloo would use.
         """
         answer = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
@@ -99,8 +104,9 @@ class Worker:
         )
 
     def end_rendezvous(self, asked):
-        """Close the rendezvous port once every host has tried it, since a job may want to listen
-        there.
+        """Close the rendezvous port once every host has tried it.
+
+        A job may want to listen there.
         """
         if self.rendezvous:
             self.rendezvous.close()
@@ -266,8 +272,9 @@ def _connected_socket(address, port, **asked):
 
 
 def round_trip(address, port, token, seconds):
-    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as
-    NTP reckons it.
+    """Round trip (median, µs), and how far the other clock is ahead (s).
+
+    With its uncertainty, as NTP reckons it.
 
     Both ends of a trip are read from the wall clock: a process put aside between any two readings
     makes the trip longer and never the offset wrong, since the true one lies within half the trip
@@ -305,8 +312,9 @@ def round_trip(address, port, token, seconds):
 
 
 def bandwidth(address, port, token, seconds):
-    """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of
-    retransmitted packets.
+    """Bandwidth of one TCP stream in GB/s, and the share of retransmitted packets.
+
+    As the receiver counts it.
     """
     with _connected_socket(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
@@ -332,8 +340,9 @@ def _resent_share(connection):
 
 
 def path_mtu(address, port, token, seconds):
-    """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may
-    be sent.
+    """The largest IP packet (bytes) that arrives whole.
+
+    And the largest that this host believes may be sent.
     """
     if ":" in address:
         header, level, discover, mtu = IPV6
@@ -454,8 +463,9 @@ def _open_sockets(addresses, port):
 
 
 class Listener:
-    """A TCP port, and the UDP port of the same number, on the addresses of this host that are
-    tested.
+    """A TCP port, and the UDP port of the same number.
+
+    On the addresses of this host that are tested.
     """
 
     def __init__(self, name, token, addresses, port=0):

@@ -39,8 +39,9 @@ def collect(
     machine: Machine | None = None,
     deadline: float = DEADLINE,
 ) -> Iterator[Fact]:
-    """Every fact of this host (docs/facts.md lists them) without secrets, each as soon as it is
-    known.
+    """Every fact of this host without secrets, each as soon as it is known.
+
+    docs/facts.md lists them.
 
     `torch`: also ask the interpreter's torch, in a child process (seconds). `paths`: label → folder
     whose storage is measured, e.g. ``{"work": "."}``. `machine`: what is asked in the place of this

@@ -332,7 +332,10 @@ def affinity(text: str) -> dict[str, str]:
 
 
 def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
-    """GB/s of each NVLink of each GPU, None for an inactive one; or why it could not be read."""
+    """GB/s of each NVLink of each GPU; or why it could not be read.
+
+    None for an inactive one.
+    """
     if isinstance(answer, Unread):
         return answer
     blocks = re.split(r"^GPU (\d+):", answer.out, flags=re.M)

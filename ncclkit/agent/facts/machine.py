@@ -126,7 +126,10 @@ class Machine:
             return path  # somebody has removed the working folder
 
     def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """What a system call says, as a plain JSON value; `name` is its key in a recording."""
+        """What a system call says, as a plain JSON value.
+
+        `name` is its key in a recording.
+        """
         try:
             return function()
         except OSError as error:

@@ -609,7 +609,10 @@ not its loopback."""
 
 
 def loopback_facts(machine: Machine) -> Iterator[Fact]:
-    """The speed of one TCP stream through this host; on a busy host no number, and the reason."""
+    """The speed of one TCP stream through this host.
+
+    On a busy host no number, and the reason.
+    """
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:
         said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 15)

@@ -61,8 +61,9 @@ def socket_interfaces(values: Mapping[str, str], entries: network.Entries) -> It
 
 
 def rdma_devices(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
-    """RDMA devices that do not exist or whose ports are down, and rows of the GID table that are
-    empty.
+    """RDMA devices that are missing or down, and rows of GIDs that are empty.
+
+    A device is down where its ports are.
     """
     having = sorted({port["device"] for port in ports})
     if values.get("NCCL_NET", "").upper() == "IB" and not having:
@@ -271,7 +272,10 @@ BOUNDS = (
 
 
 def check_together(values: Values, rdma: bool) -> Iterator[Problem]:
-    """Rows of every rule that these settings break; `rdma`: this host has an active RDMA port."""
+    """Rows of every rule that these settings break.
+
+    `rdma`: this host has an active RDMA port.
+    """
     for kind, name, own, other, theirs in RULES:
         if _value_is(values, name, own) and re.fullmatch(
             theirs, values.get(other, "").strip(), re.I

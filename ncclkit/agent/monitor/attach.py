@@ -87,8 +87,9 @@ def collect_and_sample(
     follow=0.0,
     timeout=TIMEOUT,
 ):
-    """Collect evidence of a job that ncclkit did not start (see `collect`), and sample
-    ``telemetry.jsonl`` meanwhile.
+    """Collect evidence of a running job, and sample ``telemetry.jsonl`` meanwhile.
+
+    Of a job that ncclkit did not start (see `collect`).
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number
     where several write into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders
@@ -302,7 +303,10 @@ class Gpus:
         self.thread.start()
 
     def wait(self):
-        """Why there is no report in the folder; nothing where there is one, or no driver."""
+        """Why there is no report in the folder.
+
+        Nothing where there is one, or no driver.
+        """
         self.thread.join(max(0.0, self.until - time.monotonic()) + 2 * GRACE)
         return self.problems
 

@@ -157,7 +157,9 @@ def dump(folder, ranks, until, texts):
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
         said = list(
             pool.map(
-                lambda rank: _dump_of_rank(folder, rank, ranks[rank], until, texts.get(rank, "")),
+                lambda rank: _write_dump_of_rank(
+                    folder, rank, ranks[rank], until, texts.get(rank, "")
+                ),
                 ranks,
             )
         )
@@ -167,7 +169,7 @@ def dump(folder, ranks, until, texts):
     return []
 
 
-def _dump_of_rank(folder, rank, pid, until, text):
+def _write_dump_of_rank(folder, rank, pid, until, text):
     owner = processes.owner(pid)
     if owner < 0:
         return "rank %d has ended" % rank

@@ -215,7 +215,10 @@ class SmiListener:
 
 
 class OtherCores:
-    """Cores that processes use which are none of ours, as a rate since the last sample."""
+    """Cores that processes use which are none of ours.
+
+    As a rate since the last sample.
+    """
 
     def __init__(self):
         self.before = None  # type: tuple[float, float, float] | None
@@ -248,8 +251,9 @@ def _ticks_of_process(pid):
 
 
 def sample_running_job(path, ranks, until):
-    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks
-    have ended.
+    """Sample a job that ncclkit did not start, once a second.
+
+    Until `until` is set or all its ranks have ended.
     """
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
@@ -263,8 +267,9 @@ def sample_running_job(path, ranks, until):
 
 
 def gpus_of(ranks):
-    """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know
-    nothing.
+    """{rank: GPU on which its process computes}, as nvidia-smi says.
+
+    In a container it may know nothing.
     """
     index = dict(_rows_of_command(BUSES))
     used = {pid: index[bus] for pid, bus in _rows_of_command(APPS) if bus in index}

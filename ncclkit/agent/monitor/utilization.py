@@ -78,7 +78,10 @@ class Utilization:
 
 
 def seconds_runnable(pid):
-    """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
+    """Seconds that the main thread of a process ran, or waited for a core.
+
+    None when it is gone.
+    """
     times = processes.read_text("/proc/%d/schedstat" % pid).split()
     if len(times) > 1:
         return (int(times[0]) + int(times[1])) / 1e9
@@ -105,8 +108,10 @@ class Scheduling:
         self.totals = {}  # type: dict[int, list[float]]
 
     def take(self, families):
-        """{rank: [most processes at once, cores they may use, s run, s in a run queue, involuntary
-        context switches]}.
+        """{rank: what the scheduler counted of its processes}.
+
+        [most processes at once, cores they may use, s run, s in a run queue, involuntary context
+        switches].
 
         families: {rank: its process, then all others}.  Of each process its main thread is counted,
         which is the one that loads data.  Ranks that the kernel shows nothing about are left out.

@@ -189,8 +189,9 @@ def calls_that_fit(torch, operation, seconds, once, least, most):
 
 
 def cuda_graph_of(torch, operation):
-    """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch
-    of each call.
+    """Some calls as a CUDA graph.
+
+    Its replay takes what NCCL takes, without Python and the launch of each call.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -200,8 +201,9 @@ def cuda_graph_of(torch, operation):
 
 
 def time_laps(torch, operation, call, calls, laps):
-    """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is
-    `calls` calls.
+    """Seconds of each of `laps` laps on this rank; a lap is `calls` calls.
+
+    After a first one that does not count.
     """
     device = operation.sendbuff.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
@@ -219,7 +221,10 @@ def time_laps(torch, operation, call, calls, laps):
 
 
 def timestamp(torch, device):
-    """This moment: on a GPU an event in the stream of the calls, else the clock."""
+    """This moment, by the clock of the calls.
+
+    On a GPU an event in the stream of the calls, else the clock.
+    """
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)

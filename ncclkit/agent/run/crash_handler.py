@@ -26,8 +26,9 @@ on them."""
 
 
 def run_rank(folder, work):
-    """Run `work(rank)` under the crash handler, report start and end as records, and end this
-    process.
+    """Run `work(rank)` under the crash handler, and end this process.
+
+    Start and end are reported as records.
 
     Before an error goes on, the Flight Recorder is kept.
     """

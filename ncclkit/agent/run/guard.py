@@ -146,8 +146,9 @@ def _wait_for_command(pid, wakeup, listen, until, each_second):
 
 
 class FailureWatch:
-    """Collects evidence of the surviving ranks some seconds after one has failed, before the
-    launcher ends them.
+    """Collects evidence of the surviving ranks after one has failed.
+
+    Some seconds after, before the launcher ends them.
 
     A rank that hangs in native code answers no signal, but py-spy can read it as long as it is
     there.  Not at once, as ranks that fail together are then busy with dying, and must not be asked
@@ -183,8 +184,9 @@ class FailureWatch:
 
 
 class ShmFiles:
-    """The files in /dev/shm that processes of the run have held, so that what they leave behind can
-    be removed.
+    """The files in /dev/shm that processes of the run have held.
+
+    What they leave behind can so be removed.
     """
 
     def __init__(self):
@@ -211,8 +213,9 @@ def _collect_evidence(folder, node, shm):
 
 
 def hide_secrets(folder):
-    """Take the secrets out of what the ranks wrote, now that nobody writes there any more; returns
-    what went wrong.
+    """Take the secrets out of what the ranks wrote; returns what went wrong.
+
+    Now that nobody writes there any more.
     """
     problems = []  # type: list[str]
     left = LARGEST

@@ -29,7 +29,10 @@ PORTS = 8
 
 
 def main(argv):
-    """Run what the first word says (see, ranks, facts) on this node; returns its exit status."""
+    """Run what the first word says on this node; returns its exit status.
+
+    The words are see, ranks and facts.
+    """
     return {"see": _see_file, "ranks": _run_ranks, "facts": _send_facts}[argv[0]](
         int(os.environ["SLURM_NODEID"]), argv[1:]
     )

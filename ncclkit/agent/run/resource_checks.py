@@ -197,7 +197,10 @@ def memory(need, needs):
 
 
 def shared(need, report):
-    """Allocate, map and write that many bytes of /dev/shm, in a file that has no name any more."""
+    """Allocate, map and write that many bytes of /dev/shm.
+
+    In a file that has no name any more.
+    """
     path = "/dev/shm/ncclkit-%s" % secrets.token_hex(8)
     try:
         size, free = shm(Machine())
@@ -273,8 +276,9 @@ def port(need, needs):
 
 
 def names(need, needs):
-    """Look up every name ("": the own one), and connect to this machine through what it resolves
-    to.
+    """Look up every name, and connect to this machine through its addresses.
+
+    "" is the own name.
     """
     listener, said = _listening(0)
     for name in need:
@@ -411,8 +415,9 @@ class Attempt:
         os.close(writer)
 
     def await_(self, *fields):
-        """Read until one of these fields is reported, the child ends, or its time is over; returns
-        all reports.
+        """Read until a field is reported or the child ends; returns all reports.
+
+        Until one of these fields is reported, the child ends, or its time is over.
         """
         while not any(field in self.reported for field in fields):
             left = max(0.0, self.until - time.monotonic())
@@ -444,8 +449,9 @@ class Attempt:
 
 
 def run_attempt(work, seconds):
-    """The last value of each field that ``work(report)`` reported before it ended, or before
-    `seconds` were over.
+    """The last value of each field that ``work(report)`` reported.
+
+    Before it ended, or before `seconds` were over.
     """
     attempt = Attempt(work, seconds)
     attempt.await_()

@@ -75,7 +75,10 @@ def measure_group(torch, job, ranks, size, group=None):
 
 
 def send_result(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
-    """Send the result of a group: its first rank sends what was measured, any rank a problem."""
+    """Send the result of a group.
+
+    Its first rank sends what was measured, any rank a problem.
+    """
     if problem or job.rank == ranks[0]:
         result = {
             "busbw": busbw,
@@ -119,8 +122,9 @@ def ranks_of(text):
 
 
 def run_groups(torch, job, groups, size):
-    """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no
-    group does nothing.
+    """Run this rank in its group of `groups`, each a job of its own.
+
+    Groups are lists of ranks; a rank of no group does nothing.
 
     A group that does not get through within the job's timeout says so; the process succeeds in any
     case, as a launcher ends all ranks of a host when one of them fails.
@@ -294,7 +298,10 @@ def ranks_by_node(ranks, here, simulate_hosts):
 
 
 def rounds_within_nodes(nodes):
-    """Rounds of disjoint pairs in which all ranks of each node meet, all nodes at once."""
+    """Rounds of disjoint pairs in which all ranks of each node meet.
+
+    All nodes at once.
+    """
     made = [
         [[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs]
         for node in nodes
@@ -337,8 +344,9 @@ def groups_by_stage(nodes):
 
 
 def memory_bandwidth(torch, source):
-    """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several),
-    and wrong bytes.
+    """Bandwidth of copies inside this rank's memory, and wrong bytes.
+
+    In GB/s read and written, the best of several.
     """
     threads = torch.get_num_threads()
     device = source.device

@@ -233,7 +233,10 @@ def _send_times(rank, operation, phase, times, groups):
 
 
 class Groups:
-    """A process group for each setting; what cannot be made is left out, on all ranks."""
+    """A process group for each setting.
+
+    What cannot be made is left out, on all ranks.
+    """
 
     def __init__(self, torch, job, settings):
         self.torch = torch

@@ -104,8 +104,9 @@ class Kind(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """True for the record that ends a coalesced batch and holds the state of all
-        its members.
+        """True for the record that ends a coalesced batch.
+
+        It holds the state of all its members.
         """
         return self.op.endswith("coalesced")
 
@@ -537,8 +538,9 @@ class Dump:
     """True when older entries were overwritten before it was written."""
 
     def oldest(self) -> int:
-        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where no call
-        has a time.
+        """When the oldest retained call was made, in nanoseconds since the epoch.
+
+        0 where no call has a time.
         """
         times = (
             time
@@ -549,7 +551,10 @@ class Dump:
         return min(times, default=0)
 
     def newest_time(self) -> float | None:
-        """When its last call was made, in seconds since the epoch; None where it does not say."""
+        """When its last call was made, in seconds since the epoch.
+
+        None where it does not say.
+        """
         if self.newest is None:
             return None
         calls, place = self.newest
@@ -652,7 +657,10 @@ def is_dump(value: Any) -> bool:
 
 
 def is_entry(value: Any) -> bool:
-    """True for one entry of a dump; torch 2.2 wrote a list of them and nothing else."""
+    """True for one entry of a dump.
+
+    Torch 2.2 wrote a list of them and nothing else.
+    """
     return isinstance(value, dict) and "profiling_name" in value
 
 

@@ -170,7 +170,9 @@ class GroupFinding:
 
 
 def find_hang(group: Group) -> Iterator[GroupFinding]:
-    """Which ranks are missing from a group, or that all are inside; empty where nothing hangs.
+    """Which ranks are missing from a group, or that all are inside.
+
+    Empty where nothing hangs.
 
     Of a rank whose dump is older than what others have completed with it nothing is known.
     """
@@ -538,7 +540,9 @@ MOSTLY, WORTH = 2 / 3, SECOND // 1000
 def find_straggler(
     group: Group, hosts: Mapping[int, str], goes_on: bool = False
 ) -> GroupFinding | None:
-    """The collective for which one rank let the others wait longest; None where nobody was late.
+    """The collective for which one rank let the others wait longest.
+
+    None where nobody was late.
 
     goes_on: the job was seen to make calls; then one that comes last to most of them is late.
     """

@@ -97,8 +97,9 @@ LastLines = dict[tuple[bytes, ...], ProgressLine]
 def latest(
     data: bytes, limit: int, *, many_speakers: bool, at_end_of_file: bool, search_further_back: bool
 ) -> LastLines:
-    """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes
-    before `limit`.
+    """The last line of each speaker that shows its progress.
+
+    Looked for in the last `LOOK` bytes before `limit`.
 
     many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until
     no more speakers are found; search_further_back: so it is where there is nothing.

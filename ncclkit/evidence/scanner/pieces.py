@@ -60,8 +60,9 @@ Key = tuple[Any, ...]
 
 
 class Deduplication:
-    """Puts what the lines of one file say into a `Merger`, the repeated ones without
-    reading them.
+    """Puts what the lines of one file say into a `Merger`.
+
+    The repeated ones without reading them.
     """
 
     def __init__(self, merger: Merger) -> None:
@@ -73,7 +74,10 @@ class Deduplication:
         self.plain: dict[bytes, bool] = {}
 
     def read(self, block: Block) -> None:
-        """Take what the block's own lines say, in their order; floods of lines are only counted."""
+        """Take what the block's own lines say, in their order.
+
+        Floods of lines are only counted.
+        """
         for start, raw, number, choice in block.shown():
             self.take(block, start, raw, number, choice)
         block.lines.clear()  # they know this block
@@ -320,7 +324,10 @@ def divisible(path: str) -> bool:
 def cut_into_pieces(
     file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool
 ) -> list[ByteRange]:
-    """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
+    """The pieces of an open file of `size` bytes.
+
+    Without those that lie in a hole of it.
+    """
     number = file.fileno()
     made = list[ByteRange]()
     end = -1
@@ -348,7 +355,9 @@ def _starts_of_pieces(file: int, size: int) -> Iterator[int]:
 
 
 def data(file: int, place: int, size: int) -> int:
-    """Where the first data of a file lies at or after a place; `size` where only a hole follows.
+    """Where the first data of a file lies at or after a place.
+
+    `size` where only a hole follows.
 
     A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no
     room on a disk.

@@ -94,7 +94,10 @@ class Choice:
     """True when the line may be one to be read in English; only then its rules are known."""
 
     def within(self, raw: bytes) -> Choice:
-        """The rules whose anchor really is in the line, as different lines may have one shape."""
+        """The rules whose anchor really is in the line.
+
+        As different lines may have one shape.
+        """
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
         return Choice(
             rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST])
@@ -174,7 +177,9 @@ _OWN = _Own()
 
 
 def anchored_places(data: bytes, limit: int) -> Sequence[int] | None:
-    """Positions in the first `limit` bytes, at least one in each line that holds an anchor.
+    """Positions in the first `limit` bytes, in each line that holds an anchor.
+
+    At least one in each.
 
     None: too many, or no hyperscan; every line is to be looked at.
     """
@@ -276,7 +281,10 @@ class Lines:
         self.known: dict[str, tuple[list[int], list[Line]]] = {}
 
     def following(self, block: Block, end: int, number: int, speaker: str) -> Iterator[Line]:
-        """The lines of a speaker after a position, as far as a block may be looked ahead."""
+        """The lines of a speaker after a position.
+
+        As far as a block may be looked ahead.
+        """
         block.looked = True
         start = block.data.find(b"\n", end) + 1
         last = min(len(block.data), end + AHEAD)
@@ -408,8 +416,9 @@ class Block:
         return line
 
     def following(self, end: int, number: int, label: bytes) -> Iterator[Line]:
-        """The lines after a position that hold a label, prefix taken apart, as far as this block
-        reaches.
+        """The lines after a position that hold a label.
+
+        Prefix taken apart, as far as this block reaches.
         """
         self.looked = True
         at = self.data.find(b"\n", end) + 1

@@ -110,8 +110,9 @@ class Archive:
         return said
 
     def wants(self, raw: str, *, regular: bool) -> str:
-        """The name that a member gets in reports, or "" for one that is left out; folder walks
-        leave out the same.
+        """The name that a member gets in reports, or "" for none.
+
+        Left out is what folder walks leave out.
         """
         parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".")]
         name = "/".join("".join(c if c.isprintable() else "�" for c in part) for part in parts)

@@ -62,7 +62,10 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 
 
 def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
-    """Documents in a piece of a file that begins at line `first`, at most `MOST` of a speaker."""
+    """Documents in a piece of a file that begins at line `first`.
+
+    At most `MOST` of a speaker.
+    """
     pages = _pages_of_text(text, rank, first)
     collected: list[Document] = []
     for page in pages:
@@ -112,7 +115,10 @@ def _pages_of_text(text: bytes, rank: int | None, first: int) -> list[Page]:
 
 
 def facts_of_documents(documents: Sequence[Document]) -> list[Fact]:
-    """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
+    """The facts of a file's documents, each once.
+
+    All RDMA ports of a host in one of them.
+    """
     once = {}
     for document in documents:
         for fact in document.facts:

@@ -361,8 +361,9 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
 
 
 def joined(facts: Sequence[Fact]) -> list[Fact]:
-    """The same facts with one ``net.rdma`` a rank, in which what several tools say of a port stands
-    together.
+    """The same facts with one ``net.rdma`` a rank.
+
+    In it stands together what several tools say of a port.
     """
     ports: dict[int | None, list[Fact]] = {}
     for fact in facts:

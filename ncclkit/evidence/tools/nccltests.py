@@ -189,8 +189,9 @@ MOST = 1024
 
 
 def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, int]:
-    """Operation and ranks; operations that the numbers cannot tell apart stand side by side,
-    unknown ranks are 0.
+    """Operation and ranks; unknown ranks are 0.
+
+    Operations that the numbers cannot tell apart stand side by side.
     """
     pairs = []
     for row in rows:

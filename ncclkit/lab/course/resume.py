@@ -47,7 +47,10 @@ by hand."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint file: whether it is whole, and whether it says how far the loaders were."""
+    """One checkpoint file.
+
+    Whether it is whole, and whether it says how far the loaders were.
+    """
 
     path: Path
     bytes: int
@@ -60,7 +63,9 @@ class Checkpoint:
 
 
 def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
-    """Every checkpoint file at `path`, a file or a folder, sorted by name; all bytes are read once.
+    """Every checkpoint file at `path`, a file or a folder, sorted by name.
+
+    All bytes are read once.
 
     Raises NcclkitError where there is none.
     """
@@ -188,8 +193,9 @@ class Resume:
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
-    """Every resumed run of the case, oldest first, then those of its staged runs and of its
-    experiments.
+    """Every resumed run of the case, oldest first.
+
+    Then those of its staged runs and of its experiments.
     """
     stages = []
     if case.path and (case.path / STAGES).is_dir():

@@ -11,7 +11,10 @@ from ncclkit.live.launch import simulated
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault that the lab can inject, and the cause that a diagnosis has to find."""
+    """One fault that the lab can inject.
+
+    And the cause that a diagnosis has to find.
+    """
 
     name: str
     says: str

@@ -39,7 +39,10 @@ def fault(name: str) -> Fault:
 
 
 def fault_row(chosen: Fault) -> str:
-    """One row for a list of faults: what the fault does, its cause, and what it needs."""
+    """One row for a list of faults.
+
+    What the fault does, its cause, and what it needs.
+    """
     takes = (
         "NCCL" if chosen.backends == ("nccl",) else "",
         "root" if chosen.root else "",
@@ -142,8 +145,9 @@ def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
 
 
 def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
-    """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it;
-    empty: all have it.
+    """The ranks that a diagnosis of this fault may name; empty: all.
+
+    Where rank `faulty` of `count` has it; empty where all have it.
     """
     if not chosen.one_rank:
         return []

@@ -35,8 +35,9 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 
 
 def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
-    """Other names for the hosts and users that a case and this machine know, and for those named by
-    hand.
+    """Other names for hosts and users, and for what is named by hand.
+
+    The hosts and users that a case and this machine know.
     """
     lists = ",".join(
         str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value

@@ -14,7 +14,10 @@ def folder(job):
 
 
 def save(job, model):
-    """Save a checkpoint after a step: each rank its position in the data, rank 0 the model."""
+    """Save a checkpoint after a step.
+
+    Each rank its position in the data, rank 0 the model.
+    """
     job.positions.append(job.position)
     _write_whole(_loader_path(job), lambda path: _dump_value(job.positions, path))
     if job.rank == 0:
@@ -36,7 +39,10 @@ def load(job, model):
 
 
 def position(job):
-    """How far this rank was in its data after the last step that was kept; 0 before."""
+    """How far this rank was in its data; 0 before any step.
+
+    After the last step that was kept.
+    """
     return (_loader_positions(job) or [0])[-1]
 
 

@@ -71,7 +71,10 @@ def _start_twice(job, engine, more):
 
 
 def meet(job):
-    """Wait until every rank has imported what it needs, where torchrun holds the store for it."""
+    """Wait until every rank has imported what it needs.
+
+    Where torchrun holds the store for it.
+    """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store, _, _ = next(job.dist.rendezvous("env://", timeout=PATIENCE))
         store.set("ready/%d" % job.rank, "")
@@ -205,8 +208,9 @@ def language_model(torch):
 
 
 def token_stream(torch, rank, delay):
-    """An endless dataset of batches of 8 x 33 tokens that can say where it stands; `delay`: seconds
-    for each batch.
+    """An endless dataset of batches that can say where it stands.
+
+    Batches of 8 x 33 tokens; `delay`: seconds for each batch.
     """
 
     class Tokens(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
