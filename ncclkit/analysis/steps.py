@@ -114,7 +114,7 @@ class StepTimes:
     def late(self) -> tuple[RankSteps, str] | None:
         """The rank that the others wait for, and its part; else None.
 
-        It spends `LEAST` of a step or more on that part beyond the others.
+        They wait `LEAST` of a step or more; the part is what it spends more on.
         """
         waited = max(one.parts["waiting"] for one in self.ranks)
         late = next((one for one in self.ranks if one.late >= LATE), None)

@@ -82,9 +82,9 @@ def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dic
 
 
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
-    """Cause → ``found`` where a host refused what the job needs, else ``clear``.
+    """Cause → ``found`` where a host refused what the job needs.
 
-    ``clear`` only where all hosts granted it.
+    ``clear`` where all hosts granted it.
 
     hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was
     refused elsewhere.

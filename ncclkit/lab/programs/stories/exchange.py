@@ -45,7 +45,7 @@ def main(argv):
 def _start(options, rank):
     job = inject.begun(options, rank)
     if options.compare:
-        compare(job, options.size)
+        compare_with_library(job, options.size)
     else:
         train(job)
     job.end()
@@ -332,7 +332,7 @@ class Arrivals:
         return int(self.store.get(str(rank))) if self.store.check([str(rank)]) else 0
 
 
-def compare(job, size):
+def compare_with_library(job, size):
     """Check and time the exchange by hand beside the library's own.
 
     Say how many files each way keeps open.
