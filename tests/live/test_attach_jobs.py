@@ -11,8 +11,8 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent.monitor import as_owner, flight_dump, kernels, remote_thread, snapshots
 from ncclkit.agent.monitor import attach as collect
+from ncclkit.agent.monitor import as_owner, flight_dump, kernels, remote_thread, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import headline
 from ncclkit.causes.engine import diagnose
@@ -335,7 +335,7 @@ def test_a_pipe_that_the_job_has_set_is_used(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_nothing_is_written_to_what_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A file that stands where torch would have made its pipe stays as it is, and so does what a link leads to."""
-    monkeypatch.setattr(flight_dump, "METHODS", {"pipe": flight_dump._dump_by_pipe})
+    monkeypatch.setattr(flight_dump, "METHODS", {"pipe": flight_dump._pipe})
     place, target = tmp_path / "pipe_0.pipe", tmp_path / "target"
     target.write_bytes(b"weights")
     if kind == "link":
