@@ -101,7 +101,10 @@ COMMON = 4
 
 
 class Aliases:
-    """A function that replaces names in a text by aliases, and remembers the alias of each name."""
+    """A function that replaces names in a text by aliases.
+
+    It remembers the alias of each name.
+    """
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         self._known: dict[Any, dict[Any, int]] = {}
@@ -117,29 +120,31 @@ class Aliases:
         """Number hosts that were not known; the domains that they stand in are theirs."""
         split = [name.partition(".") for name in hosts if not _is_address(name)]
         short = {name for name, _, _ in split} - {"", "localhost"}
-        for name in sorted(short - set(self._hosts), key=_natural):
+        for name in sorted(short - set(self._hosts), key=_natural_key):
             self._number(name)
         self._domains |= {domain for name, _, domain in split if domain and name in short}
 
     def _compile(self) -> None:
         """One pattern for hosts and lists of hosts (``node[1-8]``), one for users."""
-        names = _longest({*self._hosts, *(name.upper() for name in self._hosts if _shape(name))})
+        names = _longest_first(
+            {*self._hosts, *(name.upper() for name in self._hosts if _pattern_of_hosts(name))}
+        )
         far = [
             r"[\w-]+(?=\.%s%s)" % (re.escape(domain), _END)
-            for domain in _longest(self._domains)
+            for domain in _longest_first(self._domains)
             if "." in domain
         ]
-        shapes = [*map(re.escape, names), *filter(None, map(_shape, names)), *far]
-        stems = _any(map(re.escape, _longest(map(_stem, names))))
-        domains = _any(map(re.escape, _longest(self._domains)))
+        shapes = [*map(re.escape, names), *filter(None, map(_pattern_of_hosts, names)), *far]
+        stems = _any_of(map(re.escape, _longest_first(map(_stem_of_host, names))))
+        domains = _any_of(map(re.escape, _longest_first(self._domains)))
         self._host = re.compile(
             rf"(?<![A-Za-z0-9])(?:(?P<stem>{stems})\[(?P<list>[\d,\s-]+)\]"
-            rf"|(?P<name>{_any(shapes)}){_END})"
+            rf"|(?P<name>{_any_of(shapes)}){_END})"
             rf"(?:(?:\.[A-Za-z][\w-]*){{2,}}|\.(?:{domains}){_END})?"
         )
         self._lower = {name.upper(): name for name in self._hosts}
         self._user = re.compile(
-            rf"(?<![A-Za-z0-9])(?:{_any(map(re.escape, _longest(self._users)))}){_END}"
+            rf"(?<![A-Za-z0-9])(?:{_any_of(map(re.escape, _longest_first(self._users)))}){_END}"
         )
 
     def learn(self, text: str) -> None:
@@ -280,16 +285,16 @@ class Aliases:
         return known.setdefault(value, len(known) + 1)
 
 
-def _any(patterns: Iterable[str]) -> str:
+def _any_of(patterns: Iterable[str]) -> str:
     return "|".join(patterns) or "(?!)"
 
 
-def _longest(names: Iterable[str]) -> list[str]:
+def _longest_first(names: Iterable[str]) -> list[str]:
     """Each name once, the longest first: a pattern takes the first that fits."""
     return sorted({name for name in names if name}, key=lambda name: (-len(name), name))
 
 
-def _natural(name: str) -> list[Any]:
+def _natural_key(name: str) -> list[Any]:
     found: list[Any] = []
     for part in re.split(r"([0-9]+)", name):
         if is_whole(part):
@@ -306,7 +311,7 @@ def _is_address(name: str) -> bool:
         return False
 
 
-def _stem(name: str) -> str:
+def _stem_of_host(name: str) -> str:
     """What stands before the number at the end of a host's name."""
     match = re.fullmatch(r"(.*?[A-Za-z_-])\d+", name)
     if match:
@@ -327,12 +332,12 @@ def _is_node(match: re.Match[str]) -> bool:
     )
 
 
-def _shape(name: str) -> str:
+def _pattern_of_hosts(name: str) -> str:
     """A pattern for the hosts that differ in their numbers only.
 
     "" where a number may mean something else.
     """
-    stem = _stem(name)
+    stem = _stem_of_host(name)
     number = re.sub(r".*\D", "", name)
     if not stem or not (
         stem[-1] in "-_" or len(re.sub(r"[^A-Za-z]", "", stem)) > COMMON or len(number) > 2

@@ -53,7 +53,9 @@ def run_bounded(
     tied: bool = True,
     most: int = LARGEST,
 ) -> Reply:
-    """Run a command until it ends, its time is over or it wrote `most` bytes; raises OSError.
+    """Run a command until it ends or its time is over; raises OSError.
+
+    Or until it wrote `most` bytes.
 
     first: the signal by which it is asked to end, `grace` seconds before SIGKILL.
     tied: it dies with the thread that called this; not a debugger, which must let go first.
@@ -76,7 +78,7 @@ def run_bounded(
         with process.stdout, process.stderr:
             out, err, ended = _read_outputs(process, until, most)
         if not ended and not _has_ended(process.pid):
-            ended = _wait(process, until)
+            ended = _wait_for_end(process, until)
     finally:  # also where somebody interrupts us
         left = end_group(process, first, grace)
     return Reply(process.returncode, out, err, ended, left)
@@ -123,7 +125,7 @@ def _has_ended(pid: int) -> bool:
         return True  # a guard, which is the parent of all that it started, has taken its status
 
 
-def _wait(process: subprocess.Popen[bytes], until: float) -> str:
+def _wait_for_end(process: subprocess.Popen[bytes], until: float) -> str:
     """Wait for the end of a command that has closed its outputs; `LATE` where it does not come."""
     pause = 0.001
     while not _has_ended(process.pid):
@@ -137,7 +139,9 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> str:
 def end_group(
     process: subprocess.Popen[bytes], first: int = signal.SIGTERM, grace: float = GRACE
 ) -> list[int]:
-    """End a command that leads a group, its group and its descendants; returns who is still there.
+    """End a command that leads a group, its group and its descendants.
+
+    Returns who is still there.
 
     It takes at most twice `grace`: what sits in the kernel is left behind rather than waited for.
     """

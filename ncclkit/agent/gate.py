@@ -81,15 +81,15 @@ def main(argv: list[str]) -> int:
     out = _guarded_output()
     asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
     try:
-        asked = _parse(argv)
-        answer, left = _supervised(asked, begun)
+        asked = _parse_options(argv)
+        answer, left = _supervised_verdict(asked, begun)
     except Exception as error:
-        answer = _broken(asked, "%s: %s" % (type(error).__name__, error))
+        answer = _broken_answer(asked, "%s: %s" % (type(error).__name__, error))
         left = []
     if left and CANNOT_END not in answer["say"]:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
-    return _print(out, answer, begun + asked.seconds + 1.0)
+    return _print_answer(out, answer, begun + asked.seconds + 1.0)
 
 
 def _guarded_output() -> int | None:
@@ -123,7 +123,7 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def _parse_options(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="gate", add_help=False)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--baseline", default="")
@@ -134,7 +134,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return asked
 
 
-def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
+def _print_answer(out: int | None, answer: dict[str, Any], until: float) -> int:
     """Print the object, and its sentence on standard error; returns the exit status.
 
     A node that is not ready stays so where nobody can hear why; any other one could not be told.
@@ -145,18 +145,18 @@ def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
     if out is None:
         problem = "it is closed"
     else:
-        problem = _write(out, line, until)
+        problem = _write_text(out, line, until)
     if problem:
         say += "; its object could not be written to standard output (%s)" % problem
         if status == NOT_READY:
             status = NOT_READY
         else:
             status = UNKNOWN
-    _write(2, say + "\n", until)
+    _write_text(2, say + "\n", until)
     return status
 
 
-def _write(file: int, text: str, until: float) -> str:
+def _write_text(file: int, text: str, until: float) -> str:
     """Write a text; returns why that failed, or "".  A pipe that nobody empties is given up."""
 
     def write(data: bytes) -> str:
@@ -172,14 +172,16 @@ def _write(file: int, text: str, until: float) -> str:
     return str(side_by_side(write, [data], left, "nobody reads it")[0])
 
 
-def _name() -> str:
+def _node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 # ---------------------------------------------------------------- in time, whatever happens
 
 
-def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any], list[int]]:
+def _supervised_verdict(
+    asked: argparse.Namespace, begun: float
+) -> tuple[dict[str, Any], list[int]]:
     """The verdict of a process of its own, and the pids of what could not be ended of it.
 
     Of its own, as one that works on odd answers, or was killed for its memory, is not in time.
@@ -188,9 +190,9 @@ def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any]
     processes.adopt_orphans()
     reader, writer = os.pipe()
     if os.fork() == 0:
-        _report(asked, begun, writer, parent)
+        _report_verdict(asked, begun, writer, parent)
     os.close(writer)
-    line = _line(reader, begun + asked.seconds + 0.1)
+    line = _line_of_pipe(reader, begun + asked.seconds + 0.1)
     left = processes.end(parent, *ENDING)
     if line.endswith(b"\n"):
         return dict(json.loads(line)), left
@@ -198,11 +200,11 @@ def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any]
     why = "what asks for its facts ended without an answer"
     if late:
         why = "no answer within %g s" % asked.seconds
-    say = "%s: %s, so it could not be told whether this node is ready" % (_name(), why)
-    return dict(_printed([], ["time" if late else why], 0, asked, None), say=say), left
+    say = "%s: %s, so it could not be told whether this node is ready" % (_node_name(), why)
+    return dict(_printed_object([], ["time" if late else why], 0, asked, None), say=say), left
 
 
-def _report(asked: argparse.Namespace, begun: float, writer: int, parent: int) -> NoReturn:
+def _report_verdict(asked: argparse.Namespace, begun: float, writer: int, parent: int) -> NoReturn:
     """Write the verdict into a pipe and end this process, without what its parent does then."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -214,7 +216,7 @@ def _report(asked: argparse.Namespace, begun: float, writer: int, parent: int) -
         os._exit(0)
 
 
-def _line(reader: int, until: float) -> bytes:
+def _line_of_pipe(reader: int, until: float) -> bytes:
     """What comes from a pipe up to the end of the line, or until that moment."""
     said = b""
     while not said.endswith(b"\n") and len(said) < LONGEST:
@@ -230,13 +232,13 @@ def _line(reader: int, until: float) -> bytes:
 def judged(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     """The object that is printed; a defect of ours is one that could not tell."""
     try:
-        return _verdict(asked, begun)
+        return _verdict_of_node(asked, begun)
     except Exception as error:
-        return _broken(asked, "%s: %s" % (type(error).__name__, error))
+        return _broken_answer(asked, "%s: %s" % (type(error).__name__, error))
 
 
-def _broken(asked: argparse.Namespace, why: str) -> dict[str, Any]:
-    return _printed([], [why], 0, asked, None)
+def _broken_answer(asked: argparse.Namespace, why: str) -> dict[str, Any]:
+    return _printed_object([], [why], 0, asked, None)
 
 
 class _WithoutDriver(Machine):
@@ -276,13 +278,15 @@ def _killed_in_kernel() -> set[int]:
     return found
 
 
-def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
+def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
         baseline = {}
         if asked.baseline:
-            baseline = _read(asked.baseline)
+            baseline = _read_baseline(asked.baseline)
     except (OSError, ValueError) as error:
-        return _broken(asked, "the baseline %s could not be read (%s)" % (asked.baseline, error))
+        return _broken_answer(
+            asked, "the baseline %s could not be read (%s)" % (asked.baseline, error)
+        )
     stuck = _stuck_before()
     machine = _WithoutDriver(stuck) if stuck else Machine()
     testing = asked.seconds >= TEST
@@ -290,19 +294,21 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
     found = {row["name"]: row for row in rows}
     problems, unknown = judge_node(found, baseline)
-    count = _value(found, "gpu.count") or 0
+    count = _fact_value(found, "gpu.count") or 0
     tested = None
     if testing and count and not problems:
-        tested = _test(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
+        tested = _test_gpus(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
         problems, more = judge_test(tested, baseline, found)
         unknown += more
-    silent = _value(found, "gpu.nvidia_smi") in SILENT  # a node without its GPUs is no good example
+    silent = (
+        _fact_value(found, "gpu.nvidia_smi") in SILENT
+    )  # a node without its GPUs is no good example
     if asked.learn and not problems and not silent:
-        _learn(asked.learn, found, tested)
-    return _printed(problems, unknown, len(found), asked, tested)
+        _learn_baseline(asked.learn, found, tested)
+    return _printed_object(problems, unknown, len(found), asked, tested)
 
 
-def _printed(
+def _printed_object(
     problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any
 ) -> dict[str, Any]:
     """The object that is printed."""
@@ -312,7 +318,7 @@ def _printed(
         status = UNKNOWN
     else:
         status = READY
-    names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
+    names = list(map(_plain_sentence, [problem["say"] for problem in problems] or unknown))
     more = ""
     if len(names) > NAMED:
         more = " and %d more" % (len(names) - NAMED)
@@ -331,24 +337,24 @@ def _printed(
     answer = {
         "ready": ready,
         "status": status,
-        "host": _name(),
-        "say": "%s %s" % (_name(), how),
+        "host": _node_name(),
+        "say": "%s %s" % (_node_name(), how),
         "problems": problems,
     }
     return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested)
 
 
-def _sentence(text: str) -> str:
+def _plain_sentence(text: str) -> str:
     """A text of others in one line, without what a terminal would obey."""
     plain = "".join(char if char.isprintable() else " " for char in text[:SHOWN])
     return " ".join(plain.split())
 
 
-def _value(found: Rows, name: str) -> Any:
+def _fact_value(found: Rows, name: str) -> Any:
     return found.get(name, {}).get("value")
 
 
-def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
+def _problem_row(name: str, value: Any, say: str, expected: Any = None) -> Problem:
     return {"fact": name, "value": value, "expected": expected, "say": say}
 
 
@@ -356,8 +362,9 @@ def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
 
 
 def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with a node, and what could not be told, by its facts (name → row) and its
-    cluster's baseline.
+    """What is wrong with a node, and what could not be told.
+
+    By its facts (name → row) and its cluster's baseline.
     """
     problems = [*_by_itself(found), *_by_ports(found, baseline)]
     unknown = [
@@ -365,16 +372,16 @@ def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], li
     ]
     silent = _of_driver(found)
     if silent and _has_gpus(baseline):
-        state = _value(found, "gpu.nvidia_smi")
-        problems.insert(0, _problem("gpu.nvidia_smi", state, silent, "answers"))
+        state = _fact_value(found, "gpu.nvidia_smi")
+        problems.insert(0, _problem_row("gpu.nvidia_smi", state, silent, "answers"))
     elif silent:
         unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
-        value = _value(found, name)
+        value = _fact_value(found, name)
         why = found.get(name, {}).get("why", "it was not read")
         if value is None:
             unknown.append("%s could not be read (%s)" % (name, why))
-        elif re.fullmatch(AT_LEAST, name) and _enough(value, expected):
+        elif re.fullmatch(AT_LEAST, name) and _is_enough(value, expected):
             continue
         elif value != expected:
             shown = []
@@ -383,18 +390,20 @@ def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], li
                     shown.append("unlimited")
                 else:
                     shown.append(number)
-            problems.append(_problem(name, value, "%s is %s, not %s" % (name, *shown), expected))
+            problems.append(
+                _problem_row(name, value, "%s is %s, not %s" % (name, *shown), expected)
+            )
     return problems, unknown
 
 
-def _enough(value: Any, expected: Any) -> bool:
+def _is_enough(value: Any, expected: Any) -> bool:
     numbers = isinstance(value, (int, float)) and isinstance(expected, (int, float))
     return bool(numbers and (value == -1 or (expected != -1 and value >= 0.98 * expected)))
 
 
 def _of_driver(found: Rows) -> str:
     """How nvidia-smi gave no answer; empty where it gave one, or was not asked."""
-    smi = _value(found, "gpu.nvidia_smi")
+    smi = _fact_value(found, "gpu.nvidia_smi")
     if smi not in SILENT:
         return ""
     return "nvidia-smi %s (%s)" % (SILENT[smi], found["gpu.nvidia_smi"].get("why", ""))
@@ -407,14 +416,14 @@ def _has_gpus(baseline: dict[str, Any]) -> bool:
 
 def _by_itself(found: Rows) -> Iterable[Problem]:
     """What no node may have, whatever its cluster looks like."""
-    smi = _value(found, "gpu.nvidia_smi")
+    smi = _fact_value(found, "gpu.nvidia_smi")
     why = found.get("gpu.nvidia_smi", {}).get("why", "")
     if smi in ("failed", "breaks off"):
-        yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
-    driver = _value(found, "gpu.driver")
-    library = _value(found, "gpu.library")
+        yield _problem_row("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
+    driver = _fact_value(found, "gpu.driver")
+    library = _fact_value(found, "gpu.library")
     if driver and library and driver != library:
-        yield _problem(
+        yield _problem_row(
             "gpu.library",
             library,
             "the driver's library is %s, its module %s" % (library, driver),
@@ -426,7 +435,7 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
         if gpu and value is not None:
             say = _of_gpu(gpu[2], value)
             if say:
-                yield _problem(name, value, "GPU %s %s" % (gpu[1], say))
+                yield _problem_row(name, value, "GPU %s %s" % (gpu[1], say))
 
 
 def _of_gpu(what: str, value: Any) -> str:
@@ -459,16 +468,16 @@ def _of_gpu(what: str, value: Any) -> str:
 
 def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
     """RDMA ports that are not as in the baseline."""
-    here = _ports(found)
+    here = _ports_of_node(found)
     for port, expected in baseline.get("ports", {}).items():
         if here.get(port) != expected:
             say = "port %s is %s, not %s" % (port, here.get(port) or "missing", expected)
-            yield _problem("net.rdma", here.get(port), say, expected)
+            yield _problem_row("net.rdma", here.get(port), say, expected)
 
 
-def _ports(found: Rows) -> dict[str, list[Any]]:
+def _ports_of_node(found: Rows) -> dict[str, list[Any]]:
     """``device:port`` → what all nodes of one kind share of it."""
-    rows = _value(found, "net.rdma") or []
+    rows = _fact_value(found, "net.rdma") or []
     collected: dict[str, list[Any]] = {}
     for row in rows:
         collected["%s:%s" % (row.get("device"), row.get("port"))] = [
@@ -480,7 +489,7 @@ def _ports(found: Rows) -> dict[str, list[Any]]:
 # ---------------------------------------------------------------- a test of the GPUs
 
 
-def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
+def _test_gpus(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     """Collectives on all GPUs, each rank alone and each pair first.
 
     Bus bandwidth, wrong values, how it ended.
@@ -520,12 +529,12 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     if reply.ended == TOO_LONG:
         return {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
     out = reply.out + b"\n" + reply.err
-    return _result(
+    return _result_of_test(
         [record for record in map(wire.parse_record, out.splitlines()) if record], count, out
     )
 
 
-def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, Any]:
+def _result_of_test(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, Any]:
     """The result of the test by its records."""
     rows = [record for record in records if record["kind"] == "measure"]
     best = max((record["bytes"] / record["time_us"] / 1e3 for record in rows), default=0.0)
@@ -544,7 +553,9 @@ def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, 
 def judge_test(
     tested: dict[str, Any], baseline: dict[str, Any], found: Rows | None = None
 ) -> tuple[list[Problem], list[str]]:
-    """What the test of the GPUs says of the node, as `judge` does of its facts.
+    """What the test of the GPUs says of the node.
+
+    As `judge_node` does of its facts.
 
     found: facts of the node, by which its speed is judged where the baseline holds none.
     """
@@ -554,14 +565,14 @@ def judge_test(
         return [], ["the test of its GPUs wrote more than %d MiB" % (LONGEST >> 20)]
     if tested["wrong"]:
         return [
-            _problem(
+            _problem_row(
                 "test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0
             )
         ], []
     if tested["reason"] != "done":
         why = tested["error"] or tested["reason"]
         return [
-            _problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
+            _problem_row("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
         ], []
     expected = baseline.get("busbw")
     busbw = tested["busbw"]
@@ -569,7 +580,7 @@ def judge_test(
         say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
             *(busbw, 100 * busbw / expected, expected),
         )
-        return [_problem("test", busbw, say, expected)], []
+        return [_problem_row("test", busbw, say, expected)], []
     return ([] if expected or busbw is None else _by_links(busbw, tested["ranks"], found or {})), []
 
 
@@ -578,7 +589,7 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
     bound = links.ring_bound({name: row["value"] for name, row in found.items()}, range(count))
     if bound is None or busbw >= HALF * bound[0]:
         return []
-    busy = [gpu for gpu in range(count) if (_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
+    busy = [gpu for gpu in range(count) if (_fact_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
     others = ""
     if busy:
         others = "; before the test others used GPU %s" % ", ".join(map(str, busy))
@@ -586,13 +597,13 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
         "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they"
         " should be%s" % (*(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),)
     )
-    return [_problem("test", busbw, say, round(bound[0], 1))]
+    return [_problem_row("test", busbw, say, round(bound[0], 1))]
 
 
 # ---------------------------------------------------------------- the baseline
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_baseline(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
         known = json.loads(file.read(LONGEST))
     if not isinstance(known, dict) or not isinstance(known.get("facts"), dict):
@@ -613,10 +624,11 @@ def learned(
         for name, row in found.items()
         if re.fullmatch(kept, name) and row["value"] is not None
     }
-    ports = _ports(found)
+    ports = _ports_of_node(found)
     if before:
         shared = {
-            name: _shared(name, value, before["facts"].get(name)) for name, value in facts.items()
+            name: _shared_value(name, value, before["facts"].get(name))
+            for name, value in facts.items()
         }
         facts = {name: value for name, value in shared.items() if value is not None}
         ports = {
@@ -626,7 +638,7 @@ def learned(
     return {"facts": facts, "ports": ports, "busbw": min(speeds) if speeds else None}
 
 
-def _shared(name: str, value: Any, before: Any) -> Any:
+def _shared_value(name: str, value: Any, before: Any) -> Any:
     """What two nodes share of a fact, the lesser one of what may also be larger; None where they
     share nothing.
     """
@@ -641,10 +653,10 @@ def _shared(name: str, value: Any, before: Any) -> Any:
     return min(value, before)
 
 
-def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
+def _learn_baseline(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
     """Write the baseline of this node, together with those that the file holds already."""
     before = None
     if os.path.exists(path):
-        before = _read(path)
+        before = _read_baseline(path)
     baseline = learned(found, tested["busbw"] if tested else None, before)
     processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))

@@ -55,7 +55,10 @@ class PcieLink(NamedTuple):
 
 
 def nvlink_paths(known: Known, gpus: Sequence[int]) -> dict[int, int]:
-    """Each GPU's links towards the others; empty where NVLink does not join every pair of them."""
+    """Each GPU's links towards the others.
+
+    Empty where NVLink does not join every pair of them.
+    """
     matrix = known.get("gpu.topology") or {}
     pairs = {gpu: [_links(matrix, gpu, other) for other in gpus if other != gpu] for gpu in gpus}
     joined = all(links for row in pairs.values() for links in row)

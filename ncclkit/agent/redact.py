@@ -17,8 +17,8 @@ from .secret_patterns import (
     PATTERNS,
     REDACTED,
     TORN,
-    SecretPattern,
     Instead,
+    SecretPattern,
     is_over_lines,
     is_secret,
 )
@@ -26,7 +26,7 @@ from .secret_patterns import (
 __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
 
-def _own() -> list[str]:
+def _own_secrets() -> list[str]:
     """Values of variables here that are secrets by their names, and their lines; the longest first.
 
     Paths and words that anything may contain are no secrets, whatever their variable is called.
@@ -40,7 +40,7 @@ def _own() -> list[str]:
     )
 
 
-OWN = _own()
+OWN = _own_secrets()
 
 
 def _any_of(signs: Iterable[str]) -> str:
@@ -159,7 +159,10 @@ def texts(value: Any, change: Callable[[str], str] = text) -> Any:
 
 
 def clean(value: Any, name: str = "") -> Any:
-    """A plain JSON value with every secret in it replaced; `name` is the key it stands under."""
+    """A plain JSON value with every secret in it replaced.
+
+    `name` is the key it stands under.
+    """
     if value and isinstance(value, str):
         if is_secret(name):
             return REDACTED
@@ -181,20 +184,23 @@ def clean(value: Any, name: str = "") -> Any:
 
 
 def file(path: str) -> None:
-    """Replace the secrets in a text file; one that holds none is not touched.  Raises OSError."""
-    with _opened(path) as source:
-        found = any(lines != cleaned for lines, cleaned in _blocks(source))
+    """Replace the secrets in a text file; one without any is not touched.
+
+    Raises OSError.
+    """
+    with _open_text(path) as source:
+        found = any(lines != cleaned for lines, cleaned in _blocks_of_file(source))
     if found:
-        with _opened(path) as source, _opened(path + ".part", "w") as out:
-            out.writelines(cleaned for _, cleaned in _blocks(source))
+        with _open_text(path) as source, _open_text(path + ".part", "w") as out:
+            out.writelines(cleaned for _, cleaned in _blocks_of_file(source))
         os.replace(path + ".part", path)
 
 
-def _opened(path: str, mode: str = "r") -> Any:
+def _open_text(path: str, mode: str = "r") -> Any:
     return open(path, mode, encoding="utf-8", errors="surrogateescape", newline="")
 
 
-def _blocks(source: Any) -> Iterable[tuple[str, str]]:
+def _blocks_of_file(source: Any) -> Iterable[tuple[str, str]]:
     """(as it is, without secrets) of a file's text, about a MiB of lines at a time."""
     while lines := source.readlines(1 << 20):
         whole = "".join(lines)

@@ -203,7 +203,10 @@ def _between_if_secret(match: "re.Match[str]") -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or field is a secret by its name (errs on the safe side)."""
+    """Whether a variable or field is a secret by its name.
+
+    It errs on the safe side.
+    """
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
     return bool(_NAME.search(_PLAIN.sub("", spaced)))
 

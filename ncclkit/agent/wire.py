@@ -22,8 +22,9 @@ _out = 1
 
 
 def use(fd):
-    """Send records to this file descriptor from now on (the crash handler keeps a copy of the
-    original stdout).
+    """Send records to this file descriptor from now on.
+
+    The crash handler keeps a copy of the original stdout.
     """
     global _out
     _out = fd

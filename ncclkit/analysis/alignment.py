@@ -89,7 +89,10 @@ def sides(
 
 
 def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
-    """The first few events of each group in turn, so that every side has its word."""
+    """The first few events of each group in turn.
+
+    So every side has its word.
+    """
     rows = [list(group)[:CITED] for group in groups]
     turns = []
     for turn in range(CITED):
@@ -122,8 +125,9 @@ class Clock:
 
 
 def clocks(events: Sequence[Event]) -> list[Clock]:
-    """Offset of every host that shares enough with the reference, the host that shares most; []
-    where none does.
+    """Offset of every host that shares enough with the reference.
+
+    The reference is the host that shares most; [] where none does.
 
     The end of an init, a destroy, and steps of our own jobs happen on all ranks at once.  Only
     where these are too few watchdog timeouts help: they come a fixed time after each rank's own
@@ -237,8 +241,9 @@ class _Wait:
 
 
 def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
-    """The first collective of each process group in which one rank waits and another does not, or
-    not for the same.
+    """The first collective of each process group in which its ranks disagree.
+
+    One rank waits in it and another does not, or not for the same.
     """
     groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
     descs: dict[str, str] = {}
@@ -516,8 +521,9 @@ def disagreements(case: Case) -> list[Disagreement]:
 
 @once
 def differing_calls(case: Case) -> list[Disagreement]:
-    """Where NCCL's COLL lines show other operations, sizes or types on some ranks, of communicators
-    seen from INIT on.
+    """Where NCCL's COLL lines show other operations, sizes or types on some ranks.
+
+    Of communicators seen from INIT on.
 
     Logs without their INIT lines may begin at different calls, so these say nothing.
     """
@@ -525,8 +531,9 @@ def differing_calls(case: Case) -> list[Disagreement]:
 
 
 def of_different_calls(one: Disagreement) -> bool:
-    """Whether the sizes that NCCL's lines hold are of different calls of a program, as
-    `unlike_calls` says.
+    """Whether the sizes in NCCL's lines are of different calls of a program.
+
+    As `unlike_calls` says.
     """
     op = op_of(one.evidence[0]).upper()
     shards = ""
@@ -544,8 +551,9 @@ def clocks_of(case: Case) -> list[Clock]:
 
 
 def align(events: Sequence[Event]) -> list[Disagreement]:
-    """The first disagreement of each group and communicator that any line or dump shows; [] where
-    all agree.
+    """The first disagreement of each group and communicator that any line or dump shows.
+
+    [] where all agree.
     """
     found: dict[str, Disagreement] = {}
     numbers: Counter[int] = Counter()

@@ -89,8 +89,9 @@ def by_call(events: Iterable[Event]) -> dict[tuple[str, int], list[Event]]:
 
 
 class DifferingTimeouts(NamedTuple):
-    """A collective in whose timeouts the watchdogs of its ranks name different operations, or else
-    different sizes.
+    """A collective for whose timeout the watchdogs name different calls.
+
+    Different operations, or else different sizes.
     """
 
     group: str
@@ -143,8 +144,9 @@ have not begun."""
 
 
 def of_several_groups(events: Iterable[Event]) -> bool:
-    """Whether the lines, which name no group, must be of several, as their sequence numbers are
-    that far apart.
+    """Whether lines that name no group must be of several groups.
+
+    As their sequence numbers are that far apart.
     """
     seqs = sorted(event.data.seq for event in events if isinstance(event.data.seq, int))
     return any(after - before > MAX_SEQ_GAP for before, after in pairwise(seqs))
@@ -205,8 +207,9 @@ def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, A
 
 
 def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
-    """True where sizes of one place are those of different calls, and not of one call with another
-    tensor.
+    """True where sizes of one place are those of different calls.
+
+    And not of one call with another tensor.
 
     A flag beside a bucket of gradients is not an odd batch; gradients and parameters, which all
     ranks hold in the same sizes, differ only where ranks are at another bucket or another layer.  A
@@ -227,8 +230,9 @@ FAR, FAR_SHARDS, PARAMETERS = 64, 16, 1 << 20
 
 
 def elements(value: Any) -> int | None:
-    """Elements of a call by its shapes, as a list or as text: 16 for ``[[4, 2], [8]]``; None where
-    none are known.
+    """Elements of a call by its shapes; None where none are known.
+
+    As a list or as text: 16 for ``[[4, 2], [8]]``.
     """
     if isinstance(value, str):
         value = [re.findall(r"\d{1,19}", shape) for shape in re.findall(r"\[([\d, ]*)\]", value)]
@@ -242,8 +246,9 @@ def elements(value: Any) -> int | None:
 
 
 def other_calls(mismatch: Event) -> bool:
-    """Whether the sizes at one place of the sequence are of different calls, as a scalar and a
-    bucket of gradients.
+    """Whether the sizes at one place of the sequence are of different calls.
+
+    As a scalar and a bucket of gradients.
 
     Not where one line of the program made them all.
     """

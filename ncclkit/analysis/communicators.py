@@ -58,7 +58,10 @@ class _Seat:
 
 
 class Index:
-    """All communicators of a job, and which of them a process means by a pointer or at a line."""
+    """All communicators of a job, by pointer and line.
+
+    Which of them a process means by a pointer or at a line.
+    """
 
     def __init__(self, events: Iterable[Event]) -> None:
         inits = [event for event in events if event.kind == "nccl.init" and _is_complete(event)]
@@ -90,7 +93,10 @@ class Index:
             )
 
     def of(self, event: Event) -> tuple[Communicator, int] | None:
-        """The communicator that `event` names by its pointer, and the rank of its process in it."""
+        """The communicator that `event` names by its pointer.
+
+        And the rank of its process in it.
+        """
         return self._of.get((process(event), str(event.data.comm)))
 
     def at(self, event: Event, fits: Fits = lambda made, rank: True) -> Communicator | None:
@@ -335,7 +341,10 @@ def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[in
 
 
 def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
-    """NCCL variable → value → who read it: global ranks, or hosts where the rank is not known."""
+    """NCCL variable → value → who read it.
+
+    Global ranks, or hosts where the rank is not known.
+    """
     found: dict[str, dict[str, dict[int | str, None]]] = defaultdict(lambda: defaultdict(dict))
     for event in events:
         if event.kind == "nccl.env":

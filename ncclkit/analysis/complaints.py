@@ -59,7 +59,10 @@ def says_death(text: str) -> bool:
 
 
 def says_slow(text: str) -> bool:
-    """Whether a complaint is one that the end of the job does not refute: slow, late, wrong."""
+    """Whether a complaint is one that the end of the job cannot refute.
+
+    Slow, late, wrong.
+    """
     return any(words.search(text) for words in (SLOW, OTHER_LANGUAGES))
 
 
@@ -79,14 +82,20 @@ def is_mere_warning(text: str) -> bool:
 
 
 def is_source(text: str) -> bool:
-    """Whether a line is of no job: source code, a compiler, git, a prompt, a tried program."""
+    """Whether a line is of no job.
+
+    Source code, a compiler, git, a prompt, a tried program.
+    """
     if "\n" in text:
         return False
     return any(words.search(text) for words in (SOURCE, PROMPT, SANDBOX))
 
 
 def is_stack(text: str) -> bool:
-    """Whether a line is of a stack that somebody took, or names the program that took it."""
+    """Whether a line is of a stack that somebody took.
+
+    Or names the program that took it.
+    """
     return STACK.search(text) is not None
 
 

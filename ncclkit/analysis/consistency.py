@@ -68,7 +68,10 @@ class Difference:
 
     @property
     def outliers(self) -> tuple[HostGroup, ...]:
-        """The groups that stand out: all but the usual one, or all where none is usual."""
+        """The groups that stand out.
+
+        All but the usual one, or all where none is usual.
+        """
         if self.usual:
             return self.groups[:-1]
         return self.groups

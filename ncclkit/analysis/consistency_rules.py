@@ -222,8 +222,9 @@ def interface_networks(value: Any, host: Host) -> Reach:
 
 
 def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
-    """host → ``10.0.0.0/16``, or that NCCL picks another interface although one lies in most
-    others' network.
+    """host → ``10.0.0.0/16``, or that NCCL picks another interface.
+
+    Although one lies in most others' network.
 
     Hosts in networks of their own (one a rack) are joined by routers, and have nothing to compare.
     """

@@ -103,8 +103,9 @@ def place(frame: Frame | None) -> str:
 
 
 def in_collective(frames: Iterable[Frame]) -> bool:
-    """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to
-    finish one.
+    """True when a stack (innermost frame first) stands inside a collective.
+
+    Or waits for the GPU to finish one.
 
     What a model computes below DDP's ``forward`` is not a collective, though DDP stands further out
     in it; nor is a ``wait`` written in Python for a lock file or a process.
@@ -194,8 +195,9 @@ def function(frame: Frame) -> str:
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:
-    """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack
-    or as measured.
+    """True when each of these ranks waits for its DataLoader's workers.
+
+    At least one rank; by its stack or as measured.
     """
     seen = stacks(case)
     starved = {event.rank for event in starving(case)}
@@ -212,7 +214,10 @@ def _loads(stack: Event) -> bool:
 
 
 def inside(event: Event, *names: str) -> bool:
-    """True when one of the names stands in a frame of the event, or in its raw lines."""
+    """True when one of the names stands in a frame of the event.
+
+    Or in its raw lines.
+    """
     frames = [frame for frame in event.data.frames or () if isinstance(frame, Mapping)]
     text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
     return any(name in text for name in names)
@@ -220,8 +225,9 @@ def inside(event: Event, *names: str) -> bool:
 
 @once
 def exchanges(case: Case) -> list[Event]:
-    """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between
-    ranks by design.
+    """Stacks and tracebacks of ranks that stood in an all_to_all.
+
+    Its sizes may differ between ranks by design.
     """
     lines = case.of("stack", "python.exception")
     return [

@@ -21,7 +21,10 @@ ROUNDING = 0.02
 
 @dataclass(frozen=True, slots=True)
 class OtherProcesses:
-    """Sizes, as they are printed, of what processes other than the rank's own hold on its GPU."""
+    """Sizes of what other processes hold on a rank's GPU.
+
+    As they are printed.
+    """
 
     sizes: tuple[str, ...] = ()
     """Empty where there is none, or where the line does not tell the rank's own process from

@@ -321,8 +321,9 @@ def baseline(path: Path | None = None) -> tuple[str, Case] | None:
 
 
 def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement, ...]]:
-    """One sentence on a run against this cluster's baseline, and the baseline's curve; ("", ())
-    where none fits.
+    """One sentence on a run against this cluster's baseline, and its curve.
+
+    ("", ()) where none fits.
     """
     known = None
     if rows:

@@ -47,8 +47,9 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
 
 @once
 def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
-    """Host → interface → its addresses with their networks, of the interfaces of the job's hosts
-    that are up.
+    """Host → interface → its addresses with their networks.
+
+    Of the interfaces of the job's hosts that are up.
     """
     return {
         fact.host: dict(_rows(fact))
@@ -139,8 +140,9 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
 
 @once
 def isolated(case: Case) -> set[tuple[str, str]]:
-    """(host, interface) whose networks no other host has a part in, where another network joins the
-    job's hosts.
+    """(host, interface) whose networks no other host has a part in.
+
+    Where another network joins the job's hosts.
     """
     found: set[tuple[str, str]] = set()
     parts = _parts(case)
@@ -175,5 +177,8 @@ def common_interface(case: Case) -> str:
 
 
 def can_simulate_again(case: Case) -> bool:
-    """True where the hosts were simulated by a run of ours, which can make them again and look."""
+    """True where the hosts were simulated by a run of ours.
+
+    That can make them again and look.
+    """
     return any(event.data.phase == "launch" for event in case.of(WorkerPhase))

@@ -104,7 +104,9 @@ def _recorded(event: Event) -> Iterable[tuple[str, int, int]]:
 
 
 def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
-    """Collective → the message sizes in which the job spends most time, at most so many in all.
+    """Collective → the message sizes in which the job spends most time.
+
+    At most so many in all.
 
     Sizes within a factor of two are one, the most frequent of them.
     """
@@ -142,8 +144,9 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
 
 
 def buckets_of(model: Path) -> dict[tuple[str, int], int]:
-    """The all_reduce calls of one step of DDP on the parameters of a safetensors file, with DDP's
-    default buckets.
+    """The all_reduce calls of one step of DDP, with its default buckets.
+
+    On the parameters of a safetensors file.
 
     Raises NcclkitError for a file that is none.
     """

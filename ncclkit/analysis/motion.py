@@ -66,7 +66,9 @@ def motion(events: Iterable[Event]) -> Motion | None:
 
 @once
 def without_moments(case: Case) -> Case:
-    """The case; of a job that goes on, or is idle, without what shows one moment of it.
+    """The case; of a running or idle job without its momentary states.
+
+    Without what shows one moment of a job that goes on, or is idle.
 
     Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing
     to do wait as in a hang, by their stacks and by their dumps.
@@ -169,7 +171,10 @@ def _progress(position: RankPosition) -> str:
 
 
 def comes_last(events: Iterable[Event]) -> str:
-    """``Rank 2 comes last to 29 of 32 collectives, …``: who is awaited; "" for nobody."""
+    """Who comes last to most collectives, in words; "" for nobody.
+
+    ``Rank 2 comes last to 29 of 32 collectives, …``: who is awaited.
+    """
     known = list(events)
     return _last_by_dumps(known) or _last_by_load(known)
 

@@ -44,7 +44,10 @@ DEVICE = re.compile(r"NET/(?P<kind>\w+)/(?P<index>\d{1,3})")
 
 @once
 def by_host(case: Case) -> dict[str, Event]:
-    """Host → the first line that names the network it uses, of hosts that use one network only."""
+    """Host → the first line that names the network it uses.
+
+    Of hosts that use one network only.
+    """
     named: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in case.of(NcclNetwork):
         if event.host and event.data.name:
@@ -54,8 +57,9 @@ def by_host(case: Case) -> dict[str, Event]:
 
 @once
 def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
-    """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that
-    lists them.
+    """Host → its RDMA devices as NCCL counts them, and their line.
+
+    ``mlx5_0:1/IB``; the line is the one that lists them.
     """
     rows = [event for event in case.of(NcclIbDevices) if event.host and event.data.devices]
     return {event.host: (list(map(str, event.data.devices)), event) for event in reversed(rows)}
@@ -68,7 +72,10 @@ def link_layers(devices: list[str]) -> set[str]:
 
 @once
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
-    """Host → the interfaces of its sockets as NCCL counts them, and the line that lists them."""
+    """Host → the interfaces of its sockets as NCCL counts them.
+
+    And the line that lists them.
+    """
     rows = [event for event in case.of(NcclSocketDevices) if event.host and event.data.devices]
     return {
         event.host: ([str(d).partition(":")[0] for d in event.data.devices], event)

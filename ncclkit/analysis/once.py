@@ -40,7 +40,9 @@ def _records(case: Case) -> list[list[Any]]:
 
 
 def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
-    """`part`, computed at the first call for a case and kept until the records of the case change.
+    """`part`, computed at the first call for a case and kept.
+
+    Until the records of the case change.
 
     Callers that get a list, a dict or a set get one of their own, as some add to it.
     """

@@ -79,7 +79,9 @@ def _interrupted(case: Case) -> Event | None:
 
 
 def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
-    """Lines of its logs that no grammar knows; of our own runs, those of the last.
+    """Lines of its logs that no grammar knows.
+
+    Of our own runs, those of the last.
 
     which: ``abnormal``, those with words of trouble; ``quiet``, the others of short logs.
     """
@@ -90,7 +92,10 @@ def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
 
 @once
 def work_lines(case: Case) -> list[Event]:
-    """Steps, rows of a test, requests that were served: lines that only a job at work writes."""
+    """Lines that only a job at work writes.
+
+    Steps, rows of a test, requests that were served.
+    """
     lines = [*case.of("progress"), *_serving(case)]
     for file in case.inputs:
         rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
@@ -100,7 +105,10 @@ def work_lines(case: Case) -> list[Event]:
 
 @once
 def success_lines(case: Case) -> list[Event]:
-    """Lines that say that ranks, or the whole job, succeeded; `outcome` judges whose end it is."""
+    """Lines that say that ranks, or the whole job, succeeded.
+
+    `outcome` judges whose end it is.
+    """
     ours = [event for event in case.of("run.end") if event.data.reason == "done"]
     named = [event for event in case.of("job.done") if _says_end(event.text)]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
@@ -141,7 +149,10 @@ def asked_for(case: Case) -> set[str]:
 
 
 def speaks_for_all(event: Event) -> bool:
-    """Whether an end is said by who watched all ranks: a launcher, a scheduler, a test."""
+    """Whether an end is said by who watched all ranks.
+
+    A launcher, a scheduler, a test.
+    """
     if event.kind in ("run.end", "nccltests.table"):
         return True
     return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG_VALUE))

@@ -58,12 +58,18 @@ def on(host: str) -> str:
 
 
 def who_of(events: Iterable[Event], host: str = "") -> str:
-    """``Rank 3 on node-1``, at the start of a sentence: the ranks of these events, and a host."""
+    """``Rank 3 on node-1``: the ranks of these events, and a host.
+
+    At the start of a sentence.
+    """
     return f"{text.start(name_ranks(ranks_in(events)))}{on(host)}"
 
 
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
-    """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
+    """Facts of the hosts on which the job ran.
+
+    Of all hosts where its lines name none.
+    """
     hosts = _hosts(case)
     return [
         fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts
@@ -77,7 +83,10 @@ def _hosts(case: Case) -> set[str]:
 
 
 def seconds(milliseconds: float | None) -> str:
-    """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its timeout``."""
+    """``600000`` → ``600 s``; ``its timeout`` for what is not known.
+
+    That stays out of the sentence.
+    """
     if milliseconds:
         return f"{milliseconds / 1000:g} s"
     return "its timeout"
@@ -171,7 +180,10 @@ def over_infiniband(case: Case) -> list[Event]:
 
 @once
 def foreign_address(case: Case) -> list[Event]:
-    """What the store says where it is to listen at an address that its host does not have."""
+    """What the store says where it cannot listen at a foreign address.
+
+    At an address that its host does not have.
+    """
     return matching(case.of(StoreBind), "errno: 99", "Cannot assign requested address")
 
 

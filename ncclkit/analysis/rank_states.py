@@ -100,7 +100,10 @@ takes seconds."""
 
 
 def is_own(event: Event) -> bool:
-    """True when a traceback is the program's own error: not a victim's report, not a library's."""
+    """True when a traceback is the program's own error.
+
+    Not a victim's report, not a library's.
+    """
     if event.kind != "python.exception" or event.data.victim:
         return False
     kind = str(event.data.type)
@@ -233,8 +236,9 @@ def _unanswered(case: Case) -> list[Event]:
 
 
 def rank_of(event: Event) -> int:
-    """The global rank; before torch 2.2 only the rank in the group stands in the line; -1 where
-    nothing says.
+    """The global rank; -1 where nothing says.
+
+    Before torch 2.2 only the rank in the group stands in the line.
     """
     if event.rank is not None:
         return event.rank
@@ -255,7 +259,10 @@ def sequence_of(event: Event) -> int | None:
 
 
 def timeout_of(event: Event) -> float | None:
-    """How long whoever timed out was to wait at most, in ms; None where the line tells nothing."""
+    """How long whoever timed out was to wait at most, in ms.
+
+    None where the line tells nothing.
+    """
     if isinstance(event.data, (C10dTimeout, GlooTimeout)):
         return event.data.timeout_ms
     return None
@@ -332,8 +339,9 @@ def crashes(case: Case) -> list[Event]:
 
 @once
 def starving(case: Case) -> list[Event]:
-    """What was measured of ranks with several processes for each core, which spent most of their
-    time in the queue.
+    """What was measured of ranks that mostly waited for a core.
+
+    Ranks with several processes for each core, which spent most of their time in the queue.
 
     Both together: a long queue alone may be the work of other programs on the machine.
     """
@@ -348,8 +356,9 @@ def starving(case: Case) -> list[Event]:
 
 @once
 def stopped(case: Case) -> dict[int, Event]:
-    """Ranks whose process a signal or a debugger holds (state T), as telemetry saw it
-    to the end.
+    """Ranks whose process a signal or a debugger holds (state T).
+
+    As telemetry saw it to the end.
     """
     rows = [
         event
@@ -365,8 +374,9 @@ def stopped(case: Case) -> dict[int, Event]:
 
 @once
 def outlying_utilization(case: Case) -> dict[int, Event]:
-    """The few ranks, fewer than half, that compute while all others idle, or idle while all others
-    compute.
+    """The few ranks that compute while others idle, or the reverse.
+
+    Fewer than half, that compute while all others idle, or idle while all others compute.
 
     By their main threads; none where there are fewer than three ranks, or where one of them is
     neither.
@@ -413,8 +423,9 @@ def spans_hosts(case: Case) -> bool:
 
 
 def all_waiting(case: Case, states: RankStates) -> list[Event]:
-    """The waits, where every rank of the job is known to wait in one and the same collective:
-    nobody is missing.
+    """The waits, where every rank waits in one and the same collective.
+
+    Every rank of the job is known to: nobody is missing.
     """
     waits = list(states.waiting.values())
     calls = {_call_and_size(wait) for wait in waits}
@@ -450,8 +461,9 @@ def _group_size(wait: Event) -> int | None:
 
 
 def startup_phase(case: Case, *kinds: str) -> Event | None:
-    """The phase of the job's start in which ranks began to wait and timed out, if it is of one of
-    these kinds.
+    """The phase of the job's start in which ranks began to wait.
+
+    And timed out, if it is of one of these kinds.
     """
     waits = list(rank_states(case).waiting.values())
     last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
@@ -464,8 +476,9 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
 
 
 def idle_service(case: Case) -> Event | None:
-    """The last line by which a server had no request, where its workers timed out
-    waiting for one.
+    """The last line by which a server had no request.
+
+    Where its workers timed out waiting for one.
     """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}

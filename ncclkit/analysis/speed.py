@@ -23,8 +23,9 @@ NEEDED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """The fastest large message of a live test beside its bound, and what others did in
-    its time.
+    """The fastest large message of a live test beside its bound.
+
+    And what others did in its time.
     """
 
     judgement: Judgement
@@ -38,8 +39,9 @@ class MeasuredSpeed:
 
     @property
     def warning(self) -> str:
-        """That it is slower than it should be, and what else used its GPUs and cores; empty where
-        it is not.
+        """That it is slower than it should be; empty where it is not.
+
+        And what else used its GPUs and cores.
         """
         if not self.slow:
             return ""
@@ -73,15 +75,19 @@ def disturbing(events: Iterable[Event]) -> list[Event]:
 
 
 def crowded(event: Event) -> bool:
-    """Whether others left the ranks of a host less than half of the cores that they need."""
+    """Whether others left a host's ranks too few cores.
+
+    Less than half of the cores that they need.
+    """
     used, cores = event.data.cores_used, event.data.cores
     needed = min(event.data.ranks, cores)
     return used is not None and needed > 0 and used >= cores - NEEDED * needed
 
 
 def busy_cores(events: Iterable[Event]) -> str:
-    """``this host was busy during the test: others used 1.7 of its 2 cores (load 13.6)``; empty
-    where none was.
+    """``this host was busy during the test: …``; empty where none was.
+
+    Others used 1.7 of its 2 cores (load 13.6).
     """
     found = next((event for event in events if crowded(event)), None)
     if found:

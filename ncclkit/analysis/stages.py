@@ -73,8 +73,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """Ranks that did an all_reduce together, at the same time as other groups, or asked for by the
-    search.
+    """Ranks that did an all_reduce together.
+
+    At the same time as other groups, or asked for by the search.
     """
 
     stage: str
@@ -172,8 +173,9 @@ def pair_of(event: Event, path: str, steady: bool) -> Pair:
 
 
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
-    """The pairs in order, each with the usual speed of its kind, but not where ranks take turns on
-    a GPU.
+    """The pairs in order, each with the usual speed of its kind.
+
+    But not where ranks take turns on a GPU.
     """
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
@@ -257,8 +259,9 @@ class StagedTest:
 
     @property
     def failing(self) -> bool:
-        """Whether ranks together failed, were slow or gave wrong values, and their pairs do not say
-        why.
+        """Whether ranks together failed, were slow or wrong, and no pair says why.
+
+        Wrong: they gave wrong values.
 
         Ranks that did not even start are no matter of groups: they would not start then either.
         """

@@ -112,8 +112,9 @@ class StepTimes:
 
     @property
     def late(self) -> tuple[RankSteps, str] | None:
-        """The rank that the others wait for, `LEAST` of a step or more, and the part it spends more
-        on; else None.
+        """The rank that the others wait for, and its part; else None.
+
+        They wait `LEAST` of a step or more; the part is what it spends more on.
         """
         waited = max(one.parts["waiting"] for one in self.ranks)
         late = next((one for one in self.ranks if one.late >= LATE), None)
@@ -122,7 +123,10 @@ class StepTimes:
         return None
 
     def brake(self, part: str) -> Brake | None:
-        """What holds a step back in this part; None where it is not worth a sentence."""
+        """What holds a step back in this part.
+
+        None where it is not worth a sentence.
+        """
         return next((one for one in self.brakes if one.part == part), None)
 
     @property
@@ -511,7 +515,10 @@ class SettingEffect:
 
 
 def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]:
-    """What the last run of a script in this case showed; (None, ()) where there is none."""
+    """What the last run of a script in this case showed.
+
+    (None, ()) where there is none.
+    """
     mine = last_step_events(case)
     if not mine:
         return None, ()
@@ -525,7 +532,10 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
 
 
 def last_step_events(case: Case) -> list[Event]:
-    """The `step.rank` events of the last run of a script in this case that made steps."""
+    """The `step.rank` events of the last run that made steps.
+
+    Of a script in this case.
+    """
     events = [event for event in case.of(StepRank) if event.data.steps]
     return [event for event in events if Path(event.path).parent == Path(events[-1].path).parent]
 

@@ -15,8 +15,9 @@ def is_later(one: Event, two: Event) -> bool:
 
 
 class Span:
-    """From the first to the last of some events, so that none has to be compared with
-    all of them.
+    """From the first to the last of some events.
+
+    So none has to be compared with all of them.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:

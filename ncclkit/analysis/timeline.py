@@ -100,8 +100,9 @@ Marks = dict[int, dict[str, _Mark]]
 
 
 def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
-    """Global rank → how far it came in each group, groups in the order in which the evidence names
-    them.
+    """Global rank → how far it came in each group.
+
+    Groups in the order in which the evidence names them.
     """
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
@@ -289,7 +290,10 @@ def reported_by_others(event: Event) -> bool:
 
 @once
 def timelines(case: Case) -> list[RankTimeline]:
-    """The timeline of each rank of a case, by rank; also of those that left nothing."""
+    """The timeline of each rank of a case, by rank.
+
+    Also of those that left nothing.
+    """
     spoken: dict[int, list[Event]] = defaultdict(list)
     for event in in_order(case.events):
         if event.rank is not None and event.rank >= 0:
@@ -338,8 +342,9 @@ def exit_status(
     states: RankStates,
     runs: Sequence[str],
 ) -> str:
-    """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited
-    with 1``, …
+    """One rank's end: ``waits in all_reduce 17 of default_pg``, …
+
+    ``raised ValueError, then exited with 1``, …
 
     events: of this rank, in order.  runs: why runs of our own ended.  Empty where no event shows
     anything.

@@ -112,8 +112,9 @@ class Trouble:
 
     @property
     def says_no_reason(self) -> str:
-        """The error of a library that passes on what it did not say, where nothing else
-        is known.
+        """The error of a library that passes on what it did not say.
+
+        Where nothing else is known.
         """
         if self.failures:
             return ""
@@ -148,7 +149,10 @@ def trouble(case: Case) -> Trouble:
 
 
 def is_of_job(event: Event) -> bool:
-    """Whether only a training job leaves this; a plan, or a test of connections, is none."""
+    """Whether only a training job leaves this.
+
+    A plan, or a test of connections, is none.
+    """
     if event.kind == "worker.phase" and event.data.phase in ("plan", "end"):
         return False
     if event.kind == "stack" and not RANK_FRAME.search(event.text):
@@ -159,12 +163,18 @@ def is_of_job(event: Event) -> bool:
 
 
 def is_death(event: Event) -> bool:
-    """Whether a line says that a process ended badly: the work of others does not refute it."""
+    """Whether a line says that a process ended badly.
+
+    The work of others does not refute it.
+    """
     return event.kind.startswith(DEATHS) or says_death(event.text)
 
 
 def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
-    """Those of the proofs that come after all of the lines and prove that they did no harm."""
+    """Those of the proofs that come after all of the lines.
+
+    And prove that they did no harm.
+    """
     again = case.of("elastic.restart")
 
     def clears(proof: Event) -> bool:

@@ -442,8 +442,9 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
 
 
 def blockages(events: Iterable[Event]) -> list[Event]:
-    """What keeps a running job from going on, in the events that dumps of its Flight Recorders
-    give.
+    """What keeps a running job from going on, by its Flight Recorders.
+
+    In the events that their dumps give.
 
     ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p``
     where a send or receive has no counterpart, ``flight.mismatch`` where all wait, at different
@@ -763,7 +764,10 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
 
 
 def group_line(held: Sequence[RankPosition]) -> str:
-    """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``: ranks at one place."""
+    """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``.
+
+    Ranks at one place.
+    """
     at = step_range(held)
     branch = ""
     if held[0].condition:
@@ -812,7 +816,10 @@ def position_bars(events: Iterable[Event]) -> list[str]:
 
 
 def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
-    """A column per rank or some: ■ where it belongs to a group, ▪ where some do; their number."""
+    """A column per rank or some, and their number.
+
+    ■ where it belongs to a group, ▪ where some do.
+    """
     ranks = sorted(of)
     mine = set(held)
     each = max(1, -(-len(ranks) // COLUMNS))

@@ -32,19 +32,20 @@ class FaultyRanks:
 
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
-    """What the stages of the last live test say of ranks together, or of slow pairs; None where it
-    blames nobody.
+    """What the last live test's stages say of ranks or pairs.
+
+    Of ranks together, or of slow pairs; None where it blames nobody.
     """
     staged = staged_test(case)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))
     if staged.corrupt:
-        return _corrupt(case, staged, gpus)
+        return _corrupting_ranks(case, staged, gpus)
     if staged.tried:
         return _from_bisection(staged, gpus)
-    return _slow(case, staged, gpus)
+    return _slow_ranks(case, staged, gpus)
 
 
-def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
+def _corrupting_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
     """Ranks whose own memory gave other bytes than were copied in.
 
     What they exchange cannot be right either.
@@ -84,7 +85,7 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     )
 
 
-def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
+def _slow_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     slow = [pair for pair in staged.pairs if pair.slow and not pair.wrong]
     if not slow and not staged.slow_ranks:
         return None

@@ -50,7 +50,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A release of PyTorch as PyPI has it: the CUDA and the NCCL that its wheel brings."""
+    """A release of PyTorch as PyPI has it.
+
+    The CUDA and the NCCL that its wheel brings.
+    """
 
     torch: Release
     cuda: Release
@@ -78,7 +81,7 @@ class Defect:
 
 
 @cache
-def _tables() -> dict[str, list[dict[str, Any]]]:
+def _read_tables() -> dict[str, list[dict[str, Any]]]:
     tables: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
     return tables
 
@@ -96,7 +99,7 @@ def gpus() -> tuple[Gpu, ...]:
             row["source"],
             row.get("unsure", False),
         )
-        for row in _tables()["gpus"]
+        for row in _read_tables()["gpus"]
     )
 
 
@@ -111,7 +114,7 @@ def wheels() -> tuple[Wheel, ...]:
             row["source"],
             row.get("unsure", False),
         )
-        for row in _tables()["torch"]
+        for row in _read_tables()["torch"]
     )
 
 
@@ -121,7 +124,7 @@ def drivers() -> dict[int, int]:
 
     Older drivers of one branch serve newer CUDA.
     """
-    return {row["cuda"]: row["branch"] for row in _tables()["drivers"]}
+    return {row["cuda"]: row["branch"] for row in _read_tables()["drivers"]}
 
 
 @cache
@@ -138,7 +141,7 @@ def defects() -> tuple[Defect, ...]:
             row.get("alone", False),
             tuple(row.get("files", ())),
         )
-        for row in _tables()["defects"]
+        for row in _read_tables()["defects"]
     )
 
 
@@ -166,10 +169,10 @@ def misfit(case: Case) -> Misfit | None:
     """
     if not (failed(case) or case.of(CudaDriver) or family(case, "cuda", "driver")):
         return None
-    models = _first_of_each(_models(case))
-    built = _first_of_each(_built(case))
-    driver = _driver(case)
-    used = _first_of_each(_nccl(case))
+    models = _first_of_each(_gpu_models(case))
+    built = _first_of_each(_cuda_of_build(case))
+    driver = _driver_release(case)
+    used = _first_of_each(_nccl_releases(case))
     for model, seen in models:
         kind = next((gpu for gpu in gpus() if gpu.name.search(model)), None)
         if kind is None:
@@ -177,26 +180,26 @@ def misfit(case: Case) -> Misfit | None:
         for cuda, said in built:
             if cuda < kind.since or (kind.until and cuda >= kind.until):
                 say = (
-                    f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for"
-                    f" {model} (capability "
+                    f"the libraries were built with CUDA {_dotted_version(cuda)}, which has no"
+                    f" code for {model} (capability "
                 )
                 if cuda < kind.since:
-                    need = f"it needs {_dotted(kind.since)} or newer"
+                    need = f"it needs {_dotted_version(kind.since)} or newer"
                 else:
-                    need = f"that ended with {_dotted(kind.until)}"
+                    need = f"that ended with {_dotted_version(kind.until)}"
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
                 say = (
-                    f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer"
-                    " does"
+                    f"NCCL {_dotted_version(nccl)} does not support {model};"
+                    f" {_dotted_version(kind.nccl)} or newer does"
                 )
                 return Misfit(say, [said, seen], True, kind.unsure)
     for cuda, said in built:
         branch, seen = driver or (0, said)
         if branch and branch < drivers().get(cuda[0], 0):
             say = (
-                f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver"
+                f"the libraries were built with CUDA {_dotted_version(cuda)}, which needs driver"
                 f" {drivers()[cuda[0]]} or newer"
             )
             return Misfit(
@@ -210,7 +213,7 @@ def _first_of_each(seen: list[tuple[T, Evidence]]) -> list[tuple[T, Evidence]]:
     return list({value: (value, said) for value, said in reversed(seen)}.values())[::-1]
 
 
-def _models(case: Case) -> list[tuple[str, Evidence]]:
+def _gpu_models(case: Case) -> list[tuple[str, Evidence]]:
     facts = of_job_hosts(
         case,
         (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
@@ -222,7 +225,7 @@ def _models(case: Case) -> list[tuple[str, Evidence]]:
     ]
 
 
-def _built(case: Case) -> list[tuple[Release, Evidence]]:
+def _cuda_of_build(case: Case) -> list[tuple[Release, Evidence]]:
     """The CUDA that torch, or else NCCL, was built with."""
     facts = of_job_hosts(
         case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
@@ -247,20 +250,22 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
         for text, piece in texts
         if (match := WHEEL.search(text))
     ]
-    found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
+    found = found or [
+        ((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels_of_torch(case)
+    ]
     own: list[Event] = [event for event in case.of(NcclVersion) if event.data.cuda]
     return [*found] or [(release(event.data.cuda)[:2], event) for event in own]
 
 
-def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
+def _nccl_releases(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
     own: list[tuple[Release, Evidence]] = [
         (release(e.data.version), e) for e in case.of(NcclVersion)
     ]
-    return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
+    return own or [(wheel.nccl, piece) for wheel, piece in _wheels_of_torch(case)]
 
 
-def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
+def _wheels_of_torch(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
     notes = case.of(PrintedVersion, name="torch")
@@ -273,7 +278,7 @@ def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     return [(wheel, piece) for wheel, piece in plain if wheel]
 
 
-def _driver(case: Case) -> tuple[int, Evidence] | None:
+def _driver_release(case: Case) -> tuple[int, Evidence] | None:
     facts = [
         fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
     ]
@@ -285,5 +290,5 @@ def _driver(case: Case) -> tuple[int, Evidence] | None:
     return next(((release(version)[0], piece) for version, piece in pieces), None)
 
 
-def _dotted(version: Release) -> str:
+def _dotted_version(version: Release) -> str:
     return ".".join(map(str, version))

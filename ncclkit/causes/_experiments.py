@@ -87,8 +87,9 @@ def machine() -> Experiment:
 
 
 def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
-    """The same job once more with its last calls recorded, which names the one of these causes that
-    it shows.
+    """The same job once more with its last calls recorded.
+
+    That names the one of these causes that it shows.
     """
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))
 

@@ -146,7 +146,7 @@ class Preflight:
         """The risks of all hosts as one finding, the gravest first."""
         seen = [
             (risk, host.name)
-            for host in _hosts(case, self.reads + self.also)
+            for host in _hosts_with_facts(case, self.reads + self.also)
             for risk in self.risks(host)
         ]
         if not seen:
@@ -156,11 +156,11 @@ class Preflight:
         return found(
             self.cause,
             "possible" if failed(case) else risks[0].strength,
-            _sentences(seen),
+            _risk_sentences(seen),
             pick(*([fact for fact in risk.facts if fact] for risk in risks)),
             hosts=tuple(sorted({name for _, name in seen if name})),
             gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
-            interfaces=_different(name for risk in risks for name in risk.interfaces),
+            interfaces=_without_repeats(name for risk in risks for name in risk.interfaces),
             advice=tuple(
                 {one.do: one for risk in risks for one in (risk.advice, *risk.more)}.values()
             )[:3],
@@ -176,11 +176,11 @@ class Preflight:
         """
         if went_well:
             return clear(self.cause, summary, tuple(went_well[:3]))
-        hosts = _hosts(case, self.reads)
+        hosts = _hosts_with_facts(case, self.reads)
         if any(name.startswith("gpu.*.") for name in self.reads):
             hosts = [
                 host
-                for host in _hosts(case, (*self.reads, "gpu.count"))
+                for host in _hosts_with_facts(case, (*self.reads, "gpu.count"))
                 if host.value("gpu.count") != 0
             ]
         blind = [fact for host in hosts for fact in host.unread(self.reads)]
@@ -189,7 +189,7 @@ class Preflight:
                 fact for host in hosts for fact in host.facts.values() if fact.value is not None
             ]
             return clear(self.cause, self.fine, tuple(read[:3]))
-        return unknown(self.cause, missing, *[_reason(fact) for fact in blind[:3]])
+        return unknown(self.cause, missing, *[_fact_with_reason(fact) for fact in blind[:3]])
 
 
 def number(value: object) -> float | None:
@@ -206,15 +206,15 @@ def name_gpus(gpus: Iterable[str]) -> str:
     return ranks(whole_numbers(gpus)).replace("rank", "GPU", 1)
 
 
-def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
+def _hosts_with_facts(case: Case, names: Sequence[str]) -> list[HostFacts]:
     """The hosts of the case with those of their facts that are asked for.
 
     What the job is to be holds for each.
     """
-    known, places = _places(case)
+    known, places = _places_of_names(case)
     asked = [
         case.facts[at]
-        for at in sorted(at for name in _matching(tuple(names), known) for at in places[name])
+        for at in sorted(at for name in _matching_names(tuple(names), known) for at in places[name])
     ]
     job = {fact.name: fact for fact in asked if fact.name.startswith("job.") and fact.name in names}
     hosts: dict[str, HostFacts] = {}
@@ -227,7 +227,7 @@ def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
 
 
 @once
-def _places(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
+def _places_of_names(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
     """The names of all facts, and where the facts of each name stand.
 
     Each of many checks asks for a few.
@@ -239,7 +239,7 @@ def _places(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
 
 
 @lru_cache(maxsize=256)
-def _matching(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
+def _matching_names(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     """Those of the known names that are asked for, by name or by a pattern."""
     heads, tails = (
         tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1)
@@ -249,19 +249,19 @@ def _matching(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
+def _risk_sentences(seen: Sequence[tuple[Risk, str]]) -> str:
     """The first risks in words, each once with the hosts that share it."""
     said: dict[str, list[str]] = {}
     for risk, host in seen:
         said.setdefault(risk.summary, []).append(host)
-    sentences = [start(f"{_where(hosts)}{say}.") for say, hosts in said.items()]
+    sentences = [start(f"{_hosts_in_words(hosts)}{say}.") for say, hosts in said.items()]
     more = len(sentences) - SENTENCES
     return " ".join(sentences[:SENTENCES]) + (
         f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else ""
     )
 
 
-def _where(hosts: Sequence[str]) -> str:
+def _hosts_in_words(hosts: Sequence[str]) -> str:
     """``On node-1 ``, ``On node-1 and 6 other hosts ``; nothing where the facts name no host."""
     others = len(set(hosts)) - 1
     more = ""
@@ -272,7 +272,7 @@ def _where(hosts: Sequence[str]) -> str:
     return ""
 
 
-def _reason(fact: Fact) -> str:
+def _fact_with_reason(fact: Fact) -> str:
     where = ""
     if fact.host:
         where = f" of {fact.host}"
@@ -282,5 +282,5 @@ def _reason(fact: Fact) -> str:
     return f"{fact.name}{where}{why}"
 
 
-def _different(items: Iterable[str]) -> tuple[str, ...]:
+def _without_repeats(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))

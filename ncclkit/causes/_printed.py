@@ -14,7 +14,9 @@ from ncclkit.evidence.flight.compare import EQUAL_INPUT
 
 
 def pending_calls(case: Case) -> list[list[Event]]:
-    """The entries of one rank each that did not complete, in the order in which they were made.
+    """The entries of one rank each that did not complete.
+
+    In the order in which they were made.
 
     A rank's entries stand together: a line that names another rank, or one in between, begins the
     next one's.
@@ -33,11 +35,12 @@ def pending_calls(case: Case) -> list[list[Event]]:
 
 
 def opposite_order(case: Case) -> list[Event]:
-    """The entries of two ranks that have work of the same two groups in flight, in
-    opposite order.
+    """Entries of two ranks that run the same two groups in opposite order.
+
+    Their work of these groups is in flight.
     """
     orders = [
-        (list(dict.fromkeys(_name(event) for event in queue)), queue)
+        (list(dict.fromkeys(_group_name(event) for event in queue)), queue)
         for queue in pending_calls(case)
     ]
     first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
@@ -50,14 +53,15 @@ def opposite_order(case: Case) -> list[Event]:
     return []
 
 
-def _name(event: Event) -> str:
+def _group_name(event: Event) -> str:
     """The kind of a group where it has a description: its members differ from rank to rank."""
     return str(event.data.desc or event.data.group)
 
 
 def blocked_pairs(case: Case) -> list[Event]:
-    """The first calls in flight of two partners that both send to each other, or both wait for each
-    other.
+    """The first calls in flight of two partners that block each other.
+
+    Both send to each other, or both wait for each other.
     """
     heads = [queue[0] for queue in pending_calls(case) if queue[0].data.op in ("send", "recv")]
     first_of = {(two.data.peer, two.rank, two.data.op): two for two in reversed(heads)}

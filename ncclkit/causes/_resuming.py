@@ -76,7 +76,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     if frame is not None:
         who = start(name_ranks(ranks))
         seen = f"{who} stood in {place(frame)}, which takes as long as its storage lets it."
-        return (_advice(framework(case), seen),)
+        return (_advice_for_loader(framework(case), seen),)
     line = resume_line(case)
     if line is None or stacks(case).keys() & set(ranks):
         return ()
@@ -85,11 +85,14 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
         f'The log says "{quoted}": a loader that skips batches up to there reads them all again, '
         "on each rank as long as its storage lets it."
     )
-    return (_advice(_named_framework(case, line), seen),)
+    return (_advice_for_loader(_named_framework(case, line), seen),)
 
 
 def resume_line(case: Case) -> Event | None:
-    """The line by which a job resumed, where a timeout came soon; None for a fresh start."""
+    """The line by which a job resumed, where a timeout came soon.
+
+    None for a fresh start.
+    """
     waits = case.of("c10d.timeout", "gloo.timeout")
     told = [sequence_of(wait) for wait in waits]
     numbers = [number for number in told if number is not None]
@@ -98,7 +101,7 @@ def resume_line(case: Case) -> Event | None:
     return next((line for line in _plain_lines(case) if _whose_resume(line.text) is not None), None)
 
 
-def _advice(name: str, why: str) -> Advice:
+def _advice_for_loader(name: str, why: str) -> Advice:
     return Advice(
         "Keep where every rank's loader stands in the checkpoint, "
         "so that no rank reads its data again to resume.",
@@ -123,12 +126,12 @@ def _replaying_frame(case: Case, ranks: tuple[int, ...]) -> Frame | None:
             continue
         frames: Sequence[Frame] = stack.data.frames
         for frame in frames:
-            if _replays(frame):
+            if _replays_data(frame):
                 return frame
     return None
 
 
-def _replays(frame: Frame) -> bool:
+def _replays_data(frame: Frame) -> bool:
     named = REPLAYS.search(str(frame.get("func") or ""))
     return bool(named) and "/torch/" not in str(frame.get("file"))
 

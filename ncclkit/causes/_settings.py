@@ -101,8 +101,8 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     progress; else PyTorch's defaults, and never more than the longer of them.
     """
     name = framework(case)
-    now = _limit(case)
-    phase = _measured(case)
+    now = _longest_timeout(case)
+    phase = _measured_seconds(case)
     if 0 < now < DEFAULT:
         seconds = DEFAULT
     else:
@@ -113,7 +113,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     if phase > now / 2:
         seconds = round(2 * phase)
         reason = f"twice the {phase:,.0f} s that the longest phase took or lagged"
-    elif now >= DEFAULT and _progressed(case):
+    elif now >= DEFAULT and _work_went_on(case):
         seconds = round(2 * now)
         reason = "as a rank was seen to progress"
     if seconds <= now:
@@ -143,18 +143,18 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     )
 
 
-def _waits(case: Case) -> list[Event]:
+def _timed_out_waits(case: Case) -> list[Event]:
     return case.of("c10d.timeout", "gloo.timeout")
 
 
-def _limit(case: Case) -> float:
+def _longest_timeout(case: Case) -> float:
     """The longest timeout that a collective of this job ran into, in seconds; 0 where
     none is told.
     """
-    return max((float(e.data.timeout_ms or 0) / 1000 for e in _waits(case)), default=0.0)
+    return max((float(e.data.timeout_ms or 0) / 1000 for e in _timed_out_waits(case)), default=0.0)
 
 
-def _measured(case: Case) -> float:
+def _measured_seconds(case: Case) -> float:
     """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
     shows; else 0.
     """
@@ -163,12 +163,12 @@ def _measured(case: Case) -> float:
     return max([*loops, *lags], default=0.0)
 
 
-def _progressed(case: Case) -> bool:
+def _work_went_on(case: Case) -> bool:
     """Whether work went on after a timeout was reported, or ranks launched collectives between two
     RAS reports.
     """
     first: dict[str, int] = {}
-    for wait in _waits(case):
+    for wait in _timed_out_waits(case):
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of(StepProgress)
@@ -177,7 +177,10 @@ def _progressed(case: Case) -> bool:
 
 
 def over_gloo(case: Case) -> bool:
-    """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
+    """Whether the job's collectives run over gloo.
+
+    As far as its plan or its lines say.
+    """
     planned = {e.data.backend for e in case.of(WorkerPhase) if e.data.backend}
     said = bool(case.of("gloo.")) or any(
         "gloo/" in event.text for event in case.of(PythonException)
@@ -239,8 +242,9 @@ UNITS = {"hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
 
 def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
-    """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty
-    where none does.
+    """Timeouts of groups with the default, and lines that ask for longer ones.
+
+    Both empty where none does.
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
     short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]

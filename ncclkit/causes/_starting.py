@@ -29,7 +29,9 @@ how far it came."""
 
 
 def hung_starts(case: Case) -> list[Event]:
-    """The last lines of a start of NCCL that never ends, where nothing else is said.
+    """The last lines of a start of NCCL that never ends.
+
+    Where nothing else is said.
 
     Nothing where the ranks are ours and not all of them have begun: the others wait for those,
     whatever path joins them.

@@ -29,8 +29,9 @@ def hosts(case: Case) -> dict[str, HostNetwork]:
 
 
 def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
-    """The tested paths, where every host could be asked and every path is good in this respect;
-    else nothing.
+    """The tested paths, where every path is good in this respect.
+
+    Every host could be asked; else nothing.
     """
     tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())
@@ -40,7 +41,10 @@ def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
 
 
 def risk(case: Case) -> Strength:
-    """Strength of a risk: merely possible beside a job that failed, whose own lines weigh more."""
+    """Strength of a risk.
+
+    Merely possible beside a job that failed, whose own lines weigh more.
+    """
     if failed(case):
         return "possible"
     return "likely"
@@ -77,7 +81,9 @@ class UserTest:
 
 
 def user_test(case: Case) -> UserTest | None:
-    """Large packets that get lost, a connection that gets no answer, or pings that are partly lost.
+    """Large packets or pings that get lost, or a connection without answer.
+
+    Pings may be partly lost.
 
     A host that answers no ping of any size is one that cannot be reached at all: nothing is said of
     the way to it.
@@ -95,7 +101,7 @@ def user_test(case: Case) -> UserTest | None:
     for event in pings:
         of_address.setdefault(event.data.address, []).append(event)
     for address in sorted(alive):
-        cliff = _cliff(of_address[address])
+        cliff = _size_cliff(of_address[address])
         if cliff:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
@@ -116,7 +122,7 @@ def user_test(case: Case) -> UserTest | None:
     return UserTest(say, some[:2])
 
 
-def _cliff(pings: list[Event]) -> UserTest | None:
+def _size_cliff(pings: list[Event]) -> UserTest | None:
     """The size from which no ping to a host comes back, where all smaller ones do."""
     sized = sorted(
         (e for e in pings if e.data.bytes is not None),

@@ -72,7 +72,13 @@ def diagnose(case: Case) -> Finding:
     """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
     looked = case.of(NcclEnv)
     return first_finding(
-        case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk
+        case,
+        _not_allowed,
+        _refused_by_library,
+        _nothing_to_choose,
+        _without_ib,
+        _rejected_value,
+        CHECK.risk,
     ) or CHECK.otherwise(
         case,
         looked or case.of(NcclInit),
@@ -81,7 +87,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _complaints(case: Case) -> list[Event]:
+def _complaints_of_nccl(case: Case) -> list[Event]:
     texts = ("no algorithm/protocol available", "No transport found for rank")
     said = family(case, "algorithm")
     # without CollNet NCCL takes the usual way, as it says in the same line
@@ -99,9 +105,9 @@ def _not_allowed(case: Case) -> Finding | None:
     ]
     if not wrong:
         return None
-    refused, (first, row) = _complaints(case), wrong[0]
+    refused, (first, row) = _complaints_of_nccl(case), wrong[0]
     strength: Strength = "likely"
-    if refused or not (failed(case) or _hangs(case)):
+    if refused or not (failed(case) or _job_hangs(case)):
         strength = "proven"
     say = (
         f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip(
@@ -117,17 +123,17 @@ def _not_allowed(case: Case) -> Finding | None:
     return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
 
 
-def _hangs(case: Case) -> bool:
+def _job_hangs(case: Case) -> bool:
     """True where the job hangs.  NCCL then went on with its default, so the odd value is not the
     reason.
     """
     return bool(_starting.hung_starts(case))
 
 
-def _named(case: Case) -> Finding | None:
+def _refused_by_library(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
     for event in messages(case):
-        variable = REFUSAL.search(event.text) or _number(event)
+        variable = REFUSAL.search(event.text) or _not_a_number(event)
         if variable:
             say = (
                 f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does"
@@ -144,7 +150,7 @@ def _named(case: Case) -> Finding | None:
     return None
 
 
-def _number(event: Event) -> re.Match[str] | None:
+def _not_a_number(event: Event) -> re.Match[str] | None:
     """A variable that must be a number and is not.
 
     Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME.
@@ -156,21 +162,21 @@ def _number(event: Event) -> re.Match[str] | None:
     )
 
 
-def _refused(case: Case) -> Finding | None:
+def _nothing_to_choose(case: Case) -> Finding | None:
     """The settings leave NCCL nothing to choose from."""
-    lines = _complaints(case)
+    lines = _complaints_of_nccl(case)
     if not lines:
         return None
-    limits = [p for p, name, value in _settings(case) if limiting(name, value)]
+    limits = [p for p, name, value in _settings_of_job(case) if limiting(name, value)]
     named = ""
     if limits:
-        named = f" ({_text(limits[0])})"
+        named = f" ({_setting_text(limits[0])})"
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
-    names = {name for _, name, value in _settings(case) if limiting(name, value)}
+    names = {name for _, name, value in _settings_of_job(case) if limiting(name, value)}
     strength: Strength = "likely"
     if names & {*LIMITS} or len(names) > 1:
         strength = "proven"
-    advice = _advice(*_limits(case))
+    advice = _advice(*_limiting_variables(case))
     ask_it = None if limits else experiment(case)
     return found(
         ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it
@@ -185,7 +191,9 @@ def limiting(name: str, value: str) -> bool:
 def _without_ib(case: Case) -> Finding | None:
     """InfiniBand is demanded where there is none."""
     wants = [
-        p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"
+        p
+        for p, name, value in _settings_of_job(case)
+        if name == "NCCL_NET" and value.upper() == "IB"
     ]
     none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
@@ -196,7 +204,7 @@ def _without_ib(case: Case) -> Finding | None:
     )
 
 
-def _ignored(case: Case) -> Finding | None:
+def _rejected_value(case: Case) -> Finding | None:
     """NCCL says that it rejects a value; it then uses its default, or stops."""
     infos = case.of(NcclInfo, family="bad_value")
     lines = infos + [e for e in case.of(NcclWarn) if NAMED.search(e.text)]
@@ -227,7 +235,7 @@ NAMED = re.compile(
 )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Problems that the agent found in the environment, except missing interfaces (see
     ifname_not_found).
     """
@@ -238,7 +246,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             yield Risk(say, facts, _advice(row["name"])[0], "likely")
 
 
-def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
+def _settings_of_job(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
     for event in case.of(NcclEnv):
         yield event, str(event.data.name), str(event.data.value)
     for fact in case.facts_of("env."):
@@ -246,7 +254,7 @@ def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
             yield fact, fact.name[4:], str(fact.value)
 
 
-def _text(piece: Event | Fact) -> str:
+def _setting_text(piece: Event | Fact) -> str:
     if isinstance(piece, Fact):
         return f"{piece.name[4:]}={piece.value}"
     return f"{piece.data.name}={piece.data.value}"
@@ -269,7 +277,7 @@ def _advice(*names: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """The same job without the variables in question."""
-    names = _limits(case) or list(LIMITS)
+    names = _limiting_variables(case) or list(LIMITS)
     return Experiment(
         f"Does the job start without {', '.join(names)}?",
         {"unset": names},
@@ -283,24 +291,24 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-def _limits(case: Case) -> list[str]:
+def _limiting_variables(case: Case) -> list[str]:
     """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not
     know.
     """
     odd = {
         row["name"]
-        for _, name, value in _settings(case)
+        for _, name, value in _settings_of_job(case)
         for row in check_value(name, value)
         if row["kind"] == "value"
     }
-    limits = {name for _, name, value in _settings(case) if limiting(name, value)}
+    limits = {name for _, name, value in _settings_of_job(case) if limiting(name, value)}
     return sorted(odd or limits)
 
 
 CHECK = Preflight(
     ID,
     reads=("env.problems",),
-    risks=_risks,
+    risks=_host_risks,
     fine="No variable has an unknown name or a value that cannot work.",
     also=("env.*",),
     next=experiment,

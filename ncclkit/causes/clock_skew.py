@@ -54,9 +54,9 @@ def diagnose(case: Case) -> Finding:
 
     Else whether each kernel reports a synchronised clock.
     """
-    equal = _tested.passed(case, lambda link: link.offset is not None and not _offset(link))
+    equal = _tested.passed(case, lambda link: link.offset is not None and not _certain_offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
-    verdict = first_finding(case, _measured, CHECK.risk)
+    verdict = first_finding(case, _measured_offset, CHECK.risk)
     if verdict:
         return verdict
     kept = case.facts_of("host.clock.synced")
@@ -67,7 +67,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _offset(link: NetworkPath) -> float:
+def _certain_offset(link: NetworkPath) -> float:
     """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is
     unknown.
     """
@@ -77,8 +77,12 @@ def _offset(link: NetworkPath) -> float:
     return 0.0
 
 
-def _measured(case: Case) -> Finding | None:
-    off = sorted(_tested.paths(case, lambda link: _offset(link) > 0), key=_offset, reverse=True)
+def _measured_offset(case: Case) -> Finding | None:
+    off = sorted(
+        _tested.paths(case, lambda link: _certain_offset(link) > 0),
+        key=_certain_offset,
+        reverse=True,
+    )
     if not off:
         return None
     worst = off[0]
@@ -87,7 +91,7 @@ def _measured(case: Case) -> Finding | None:
         ahead, behind = worst.dst, worst.src
     else:
         ahead, behind = worst.src, worst.dst
-    drops = _offset(worst) >= DROPPED
+    drops = _certain_offset(worst) >= DROPPED
     effect = "log lines of different hosts cannot be ordered by their time"
     if drops:
         effect = f"torchrun drops a node whose clock is more than {DROPPED:g} s behind"
@@ -107,7 +111,7 @@ def _measured(case: Case) -> Finding | None:
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact = host.fact("host.clock.synced")
     nodes = host.number("env.SLURM_NNODES") or 1
@@ -182,7 +186,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("host.clock.synced",),
-    risks=_risks,
+    risks=_host_risks,
     fine="A time service synchronises the clocks, or the job has one host.",
     also=("env.SLURM_NNODES",),
     next=experiment,

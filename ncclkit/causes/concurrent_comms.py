@@ -64,8 +64,9 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks wait for each other in different groups, or use several communicators on
-    several streams.
+    """Found where ranks wait for each other in different groups.
+
+    Or use several communicators on several streams.
     """
     stuck = case.of(FlightStuck)
     mixed = [
@@ -76,10 +77,12 @@ def diagnose(case: Case) -> Finding:
     both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
     if len({e.data.group for e in both}) > 1:
         return _all_started(case, both)
-    crossed = _crossed(case.of(FlightMissing)) or [event for event in stuck if event.data.crossed]
+    crossed = _crossed_gaps(case.of(FlightMissing)) or [
+        event for event in stuck if event.data.crossed
+    ]
     if len({e.data.group for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
-        groups = sorted({_name(event) for event in stuck + lines})
+        groups = sorted({_group_name(event) for event in stuck + lines})
         say = (
             f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
             f"{waiting_time_of_case(case)}{places_now(case)}: the "
@@ -92,11 +95,11 @@ def diagnose(case: Case) -> Finding:
             "likely",
             say,
             why,
-            ranks=_fewer(crossed),
+            ranks=_smaller_side(crossed),
             advice=_advice(),
             next=None if crossed else experiment(case),
         )
-    finding = first_finding(case, _in_text, _everywhere, _two_groups)
+    finding = first_finding(case, _in_text, _both_everywhere, _two_groups)
     if finding:
         return finding
     finding = _point_to_point(case)
@@ -142,7 +145,7 @@ def _point_to_point(case: Case) -> Finding | None:
 
 def _all_started(case: Case, stuck: list[Event]) -> Finding:
     """By the dumps, calls of several groups run on all of their ranks at once."""
-    groups = sorted({_name(e) for e in stuck})
+    groups = sorted({_group_name(e) for e in stuck})
     say = (
         f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of"
         " their ranks and none "
@@ -151,7 +154,7 @@ def _all_started(case: Case, stuck: list[Event]) -> Finding:
     return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
 
 
-def _name(event: Event) -> str:
+def _group_name(event: Event) -> str:
     """The description of a group where its program gave it one, else its number."""
     desc = str(event.data.desc or "")
     if desc not in ("", "undefined"):
@@ -173,7 +176,7 @@ def _in_text(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
-def _everywhere(case: Case) -> Finding | None:
+def _both_everywhere(case: Case) -> Finding | None:
     """Collectives of two groups have started on all of their ranks, and neither ends.
 
     Their kernels wait.
@@ -240,7 +243,7 @@ def _two_groups(case: Case) -> Finding | None:
     return found(ID, "possible", say, why, advice=_advice(), next=experiment(case))
 
 
-def _crossed(gaps: list[Event]) -> list[Event]:
+def _crossed_gaps(gaps: list[Event]) -> list[Event]:
     """Two gaps of different groups, each missing a rank that waits in the other."""
     lacking = _places_of_ranks(gap.data.missing for gap in gaps)
     held = _places_of_ranks(gap.data.waiting for gap in gaps)
@@ -266,7 +269,7 @@ def _places_of_ranks(sides: Iterable[Sequence[int]]) -> dict[int, list[int]]:
     return places
 
 
-def _fewer(gaps: list[Event]) -> tuple[int, ...]:
+def _smaller_side(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
     # none where all have entered
     missing = [gap.data for gap in gaps if isinstance(gap.data, FlightMissing)]

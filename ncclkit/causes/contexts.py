@@ -412,7 +412,7 @@ def contexts_of(case: Case, lines: Iterable[tuple[str, Event]]) -> tuple[str, ..
 def _is_shown(context: JobContext, case: Case, text: str) -> bool:
     if _has_kind(case, context.kinds):
         return True
-    return bool(context.words) and _pattern(context.words).search(text) is not None
+    return bool(context.words) and _compiled_pattern(context.words).search(text) is not None
 
 
 def _has_kind(case: Case, kinds: Collection[str]) -> bool:
@@ -420,5 +420,5 @@ def _has_kind(case: Case, kinds: Collection[str]) -> bool:
 
 
 @cache
-def _pattern(words: str) -> re.Pattern[str]:
+def _compiled_pattern(words: str) -> re.Pattern[str]:
     return re.compile(words, re.IGNORECASE | re.MULTILINE)

@@ -56,8 +56,9 @@ LONGEST = 1 << 14
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show
-    it.
+    """Found where NCCL's log binds several GPUs to one core.
+
+    Or where the facts of the hosts show it.
     """
     wide = [event for event in case.of(NcclAffinity) if (event.data.cpus or 0) > 1]
     missing = (
@@ -88,7 +89,7 @@ def _one_core(case: Case) -> Finding | None:
         strength = "possible"
     why = pick(lines)
     hosts = name_hosts(lines)
-    advice = (_slurm(8), UNBIND)
+    advice = (_advice_for_slurm(8), UNBIND)
     return found(
         ID,
         strength,
@@ -102,7 +103,7 @@ def _one_core(case: Case) -> Finding | None:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all
     usable cores.
     """
@@ -127,7 +128,12 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             f" ({mask and mask.value}); its "
         )
         facts = [mask, host.fact("env.SLURM_CPUS_PER_TASK")]
-        yield Risk(say + "ranks would share what is left", facts, _slurm(int(promised)), "likely")
+        yield Risk(
+            say + "ranks would share what is left",
+            facts,
+            _advice_for_slurm(int(promised)),
+            "likely",
+        )
     yield from _remote_gpus(host, own)
 
 
@@ -166,7 +172,7 @@ def cpus(text: object) -> frozenset[int]:
     return frozenset(found)
 
 
-def _slurm(cores: int) -> Advice:
+def _advice_for_slurm(cores: int) -> Advice:
     return Advice(
         "Pass the number of cores per task to srun; it does not take over sbatch's number.",
         command=f"srun --cpus-per-task={cores} …   # or: export SRUN_CPUS_PER_TASK={cores}",
@@ -241,7 +247,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("cpu.affinity",),
-    risks=_risks,
+    risks=_host_risks,
     fine="Processes may use cores next to every GPU, and nothing binds all of them to one.",
     also=(
         *("gpu.*.cpus", "gpu.count", "job.ranks", "env.SLURM_JOB_ID", "env.SLURM_CPUS_PER_TASK"),

@@ -82,13 +82,16 @@ EXPERIMENT = Experiment(
 
 
 def diagnose(case: Case) -> Finding:
-    """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable
-    cores.
+    """Found by waits for a core, PyTorch's warning, or too many ranks.
+
+    Waits of the ranks' processes as measured; more ranks than usable cores.
     """
-    return first_finding(case, _measured, _short_of_cores, _of_steps) or _reported(case)
+    return first_finding(case, _starved_ranks, _short_of_cores, _of_steps) or _warned_or_crowded(
+        case
+    )
 
 
-def _measured(case: Case) -> Finding | None:
+def _starved_ranks(case: Case) -> Finding | None:
     """Ranks whose processes spent most of their time waiting for a core."""
     starved = starving(case)
     if not starved:
@@ -106,7 +109,7 @@ def _measured(case: Case) -> Finding | None:
         strength = "proven"
     else:
         strength = "likely"
-    warned = [e for e in _warnings(case) if e.rank in known]
+    warned = [e for e in _worker_warnings(case) if e.rank in known]
     count, cores = worst.data.processes, worst.data.cores
     say = (
         f"The {count} processes of rank {worst.rank} share {cores} CPU"
@@ -135,7 +138,7 @@ def _short_of_cores(case: Case) -> Finding | None:
     """A live test that is slow for the machine, and ranks that fit on its cores but waited for one:
     others use them.
     """
-    low = _low(case)
+    low = _low_speed(case)
     rows = {e.rank: e for e in case.of(TelemetryScheduling)}
     waited = sum(float(e.data.waited) for e in rows.values())
     ran = sum(float(e.data.ran) for e in rows.values())
@@ -222,7 +225,7 @@ def _of_steps(case: Case) -> Finding | None:
     return None
 
 
-def _low(case: Case) -> Judgement | None:
+def _low_speed(case: Case) -> Judgement | None:
     """The speed of the last live test, where it is so low that the cores could explain it."""
     speed = measured_speed(case)
     if speed and ID in speed.judgement.suspects:
@@ -230,13 +233,13 @@ def _low(case: Case) -> Judgement | None:
     return None
 
 
-def _warnings(case: Case) -> list[Event]:
+def _worker_warnings(case: Case) -> list[Event]:
     return case.of(SystemFault, what="dataloader_workers")
 
 
-def _reported(case: Case) -> Finding:
+def _warned_or_crowded(case: Case) -> Finding:
     """PyTorch's own warning, or more ranks than usable cores."""
-    warned = _warnings(case)
+    warned = _worker_warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
     states = rank_states(case)
     local = len(
@@ -250,7 +253,7 @@ def _reported(case: Case) -> Finding:
     if warned or (crowded and states.waiting):
         numbers = None
         if warned:
-            numbers = _numbers(warned[0])
+            numbers = _worker_numbers(warned[0])
         if warned:
             host = warned[0].host
         else:
@@ -294,14 +297,14 @@ def _reported(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with too few cores per GPU.
 
     A rank has a main thread, NCCL's proxy and watchdog, and loader workers.
     """
     cores = host.number("cpu.usable")
     gpus = host.gpu_count
-    yield from _oversubscribed(host)
+    yield from _oversubscribed_cores(host)
     if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
     say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
@@ -319,7 +322,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     )
 
 
-def _loaded(host: HostFacts) -> Iterator[Risk]:
+def _load_of_others(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose cores others use already.
 
     The load is of the whole host, whatever part of it is ours.
@@ -378,7 +381,7 @@ def shared_cores(case: Case) -> Finding | None:
     )
 
 
-def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
+def _oversubscribed_cores(host: HostFacts) -> Iterator[Risk]:
     """More ranks and data-loader workers than cores, by the numbers that the user gave."""
     cores = host.number("cpu.usable")
     ranks = host.ranks
@@ -400,7 +403,7 @@ def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
     yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
 
 
-def _numbers(event: Event) -> tuple[int, int] | None:
+def _worker_numbers(event: Event) -> tuple[int, int] | None:
     workers, suggested = event.data.workers, event.data.suggested
     if isinstance(workers, int) and isinstance(suggested, int):
         return workers, suggested
@@ -447,7 +450,7 @@ def experiment(case: Case) -> Experiment:
 HOST_BUSY = Preflight(
     ID,
     reads=("cpu.load",),
-    risks=_loaded,
+    risks=_load_of_others,
     fine="Few processes want the cores of this host.",
     also=("cpu.total", "cpu.usable", "cpu.pressure"),
     next=experiment,
@@ -455,7 +458,7 @@ HOST_BUSY = Preflight(
 CHECK = Preflight(
     ID,
     reads=("cpu.usable",),
-    risks=_risks,
+    risks=_host_risks,
     fine="This host has enough cores for its ranks.",
     also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
     next=experiment,

@@ -126,7 +126,7 @@ def diagnose(case: Case) -> Finding:
     ]
     xids = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
     if not lines:
-        return _without(case, xids)
+        return _without_own_error(case, xids)
     ordered = in_order(lines)
     first = ordered[0]
     ranks = ranks_in([first]) or ranks_in(ordered)
@@ -145,7 +145,7 @@ def diagnose(case: Case) -> Finding:
         say = f"A CUDA call that NCCL itself made on {where} was refused ({error})."
     return found(
         ID,
-        "proven" if xids or _named(ordered) else "possible" if itself else "likely",
+        "proven" if xids or _prints_assertion(ordered) else "possible" if itself else "likely",
         start(say),
         pick(ordered[:4], xids),
         ranks=ranks,
@@ -155,7 +155,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _without(case: Case, xids: list[Event]) -> Finding:
+def _without_own_error(case: Case, xids: list[Event]) -> Finding:
     """The finding where no rank reports an error of its own.
 
     From the driver's Xid, or from NCCL's unspecific error.
@@ -184,7 +184,7 @@ def _without(case: Case, xids: list[Event]) -> Finding:
     return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 
-def _named(lines: list[Event]) -> bool:
+def _prints_assertion(lines: list[Event]) -> bool:
     """True where the CUDA kernel's own assertion is printed.
 
     Else hardware or another defect may be the reason.

@@ -73,8 +73,9 @@ HOST_BUFFERS = (2, 24)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks could not pass descriptors, or where their host buffers do not fit
-    together.
+    """Found where ranks could not pass descriptors.
+
+    Or where their host buffers do not fit together.
     """
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
@@ -129,7 +130,7 @@ def _host_buffers(case: Case) -> list[Event]:
     only registered memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point
     at the host's buffers.
     """
-    versions = [version for e in case.of(NcclVersion) if (version := _version(e))]
+    versions = [version for e in case.of(NcclVersion) if (version := _version_numbers(e))]
     if not versions or max(versions) < HOST_BUFFERS:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
@@ -148,7 +149,7 @@ def _host_buffers(case: Case) -> list[Event]:
     return below or (mute if case.of(SystemDenied) else [])
 
 
-def _version(event: Event) -> tuple[int, ...]:
+def _version_numbers(event: Event) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(event.data.version))[:2])
 
 

@@ -163,7 +163,9 @@ class Differential:
 
     @property
     def question(self) -> Look | None:
-        """The look that tells most for its cost; None where a look has decided, or nothing is left.
+        """The look that tells most for its cost; None where none is needed.
+
+        Where a look has decided, or nothing is left.
 
         A prior alone never decides: the first suspect must have been looked at.
         """
@@ -268,11 +270,14 @@ def differential(
     for look, answer in answers.items():
         for cause in odds:
             odds[cause] += answer_adds(all_questions()[look], answer, cause)
-    return _differential(odds, seen, contexts, known, answers)
+    return _differential_of_odds(odds, seen, contexts, known, answers)
 
 
 def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
-    """Cleared causes that a text resembles all the same, by an error that no rule has read."""
+    """Cleared causes that a text resembles all the same.
+
+    By an error that no rule has read.
+    """
     resembled = [cause for cause in cleared if text.shares[cause] >= DOUBT and cause not in SETTLED]
     heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in resembled}
     unread = {cause: event for cause, event in heaviest.items() if event.kind == "log.error"}
@@ -298,7 +303,7 @@ def _pages_add(cause: str, seen: Iterable[Seen]) -> float:
     return 0.0
 
 
-def _differential(
+def _differential_of_odds(
     odds: Mapping[str, float],
     seen: Sequence[Seen],
     contexts: tuple[str, ...],
@@ -313,12 +318,13 @@ def _differential(
     else:
         counts = Counter()
     suspects = [
-        Suspect(cause, shares[cause], counts[cause], _reason(cause, rarest)) for cause in ranked
+        Suspect(cause, shares[cause], counts[cause], _reason_on_page(cause, rarest))
+        for cause in ranked
     ]
     return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), dict(answers))
 
 
-def _reason(cause: str, seen: Iterable[Seen]) -> str:
+def _reason_on_page(cause: str, seen: Iterable[Seen]) -> str:
     """Why this cause shows one of these symptoms, by the page of the first that names it."""
     pages = (symptoms()[one.symptom].SUSPECTS for one in seen)
     return next((page[cause] for page in pages if cause in page), "")
@@ -336,7 +342,10 @@ def shares_of(odds: Mapping[str, float]) -> dict[str, float]:
 
 
 def answers_of(case: Case) -> dict[str, Answer]:
-    """The look's cause → what was answered last; what can be no answer is left out."""
+    """The look's cause → what was answered last.
+
+    What can be no answer is left out.
+    """
     known = all_questions()
     found: dict[str, Answer] = {}
     for event in case.of(ANSWER_KIND):
@@ -369,21 +378,26 @@ def answer_adds(look: Look, answer: Answer, cause: str) -> float:
 
 
 def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | None:
-    """The look that is expected to tell most for what it costs; None where none tells anything."""
+    """The look that is expected to tell most for what it costs.
+
+    None where none tells anything.
+    """
     open_looks = [look for look in all_questions().values() if look.cause not in answered]
-    worth = {look.cause: _information(look, shares) / _cost(look) for look in open_looks}
+    worth = {
+        look.cause: _expected_bits(look, shares) / _weighed_minutes(look) for look in open_looks
+    }
     best = max(worth, key=lambda cause: (worth[cause], cause), default=None)
     if best and worth[best] > 0:
         return all_questions()[best]
     return None
 
 
-def _cost(look: Look) -> float:
+def _weighed_minutes(look: Look) -> float:
     """Minutes as a person weighs them: a run of ten minutes is not twenty times a glance."""
     return 1.0 + math.log1p(look.minutes) / 2
 
 
-def _information(look: Look, shares: Mapping[str, float]) -> float:
+def _expected_bits(look: Look, shares: Mapping[str, float]) -> float:
     """By how many bits the answer is expected to narrow the suspects."""
     chances = {cause: look.chance(cause) for cause in shares}
     yes = sum(shares[cause] * chances[cause] for cause in shares)

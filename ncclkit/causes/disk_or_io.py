@@ -92,7 +92,10 @@ tens."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a write failed, or where a rank is in a storage call while the others wait."""
+    """Found where a write failed, or a rank is in a storage call.
+
+    While the others wait.
+    """
     full = [
         e
         for e in case.of(SystemFault)
@@ -138,7 +141,7 @@ def diagnose(case: Case) -> Finding:
             pick(full),
             ranks=ranks_in(full),
             hosts=name_hosts(full),
-            advice=_advice(_local(case)),
+            advice=_advice(_local_folder(case)),
         )
     went_well = [
         *case.of(NcclDestroy),
@@ -146,7 +149,7 @@ def diagnose(case: Case) -> Finding:
         *stacks(case).values(),
     ]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _in_storage_call(case) or _kernel(case) or _of_steps(case) or CHECK.risk(case)
+    alone = _in_storage_call(case) or _told_by_kernel(case) or _of_steps(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
 
 
@@ -178,7 +181,7 @@ def _in_storage_call(case: Case) -> Finding | None:
             " while the others waited."
         )
     why = pick(slow.values(), waiting.values())
-    advice = _advice(_local(case))
+    advice = _advice(_local_folder(case))
     return found(
         ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case)
     )
@@ -215,7 +218,7 @@ def _of_steps(case: Case) -> Finding | None:
         f"{brake}{doing}",
         why,
         ranks=ranks,
-        advice=_advice(_local(case)),
+        advice=_advice(_local_folder(case)),
         next=experiment(case),
     )
 
@@ -235,7 +238,7 @@ def _waits_for_data(event: Event) -> bool:
     )
 
 
-def _kernel(case: Case) -> Finding | None:
+def _told_by_kernel(case: Case) -> Finding | None:
     """The kernel reports lost storage, or a task hung in a system call, which mostly waits for
     storage.
     """
@@ -256,11 +259,11 @@ def _kernel(case: Case) -> Finding | None:
         strength = "likely"
     why = pick(lost, hung, rank_states(case).waiting.values(), limit=6)
     return found(
-        ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case))
+        ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local_folder(case))
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():
         folder = f"the folder {host.value(f'storage.{label}.path') or label}"
@@ -301,7 +304,7 @@ def _in_storage(stack: Event) -> bool:
     )
 
 
-def _local(case: Case) -> str:
+def _local_folder(case: Case) -> str:
     """A folder of this case's hosts on a local disk that has room, where one is known."""
     facts = {(fact.host, fact.name): fact.value for fact in case.facts_of("storage.")}
     for (host, name), kind in facts.items():
@@ -344,7 +347,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("storage.*.free", "storage.*.latency"),
-    risks=_risks,
+    risks=_host_risks,
     fine="The folders have room and are quick to write to.",
     also=("storage.*.path",),
     next=experiment,

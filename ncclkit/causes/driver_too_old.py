@@ -143,7 +143,7 @@ def diagnose(case: Case) -> Finding:
     say = f"{who_of(lines, lines[0].host)}: {what}"
     return found(
         ID,
-        "likely" if lines is other or all(_warning(e) for e in lines) else "proven",
+        "likely" if lines is other or all(_is_warning(e) for e in lines) else "proven",
         say,
         pick(lines),
         ranks=ranks_in(lines),
@@ -180,7 +180,7 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     ]
     if not lines and not vague:
         return None
-    firm = any(not _warning(e) for e in matching(lines, *DRIVER, *CODE))
+    firm = any(not _is_warning(e) for e in matching(lines, *DRIVER, *CODE))
     if firm and unfit.unsure:
         return None  # the job's own line proves it; the table only may be right
     host = next((event.host for event in lines if event.host), "")
@@ -198,14 +198,14 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     )
 
 
-def _warning(event: Event) -> bool:
+def _is_warning(event: Event) -> bool:
     """True for a warning after which torch goes on, on the CPU or on another GPU."""
     return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
         event.kind != "python.exception"
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose driver does not answer its own tools, or is older than torch's CUDA needs."""
     smi = host.fact("gpu.nvidia_smi")
     driver, library, cuda = (
@@ -291,7 +291,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.driver", "software.torch.cuda"),
-    risks=_risks,
+    risks=_host_risks,
     fine="The driver supports the CUDA that torch was built for.",
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
     next=experiment,

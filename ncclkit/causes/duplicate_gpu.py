@@ -74,12 +74,13 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus
-    id.
+    """Found where NCCL reports it, or two ranks have one bus id.
+
+    In two INIT lines of one communicator.
     """
     went_well = initialized(case)
     return first_finding(
-        case, _reported, _too_many, _busy, _vague, _guessed, CHECK.risk
+        case, _reported_duplicate, _too_many, _busy_gpu, _vague_refusal, _guessed_gpu, CHECK.risk
     ) or CHECK.otherwise(
         case,
         went_well,
@@ -88,13 +89,13 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _reported(case: Case) -> Finding | None:
+def _reported_duplicate(case: Case) -> Finding | None:
     said = family(case, "duplicate_gpu")
     said += matching(messages(case), "Duplicate GPU detected", "Ranks are using the same GPU")
     same = _same_bus(case)
     if not said and not same:
         return None
-    ranks = _named(said) or tuple(sorted({e.data.rank for e in same}))
+    ranks = _named_ranks(said) or tuple(sorted({e.data.rank for e in same}))
     quoted = (m[1] for e in said if (m := re.search(r"(?:device|busId) (\w+)", e.text)))
     bus = next((str(e.data.bus) for e in same), "") or next(quoted, "")
     host = next((e.host for e in same + said if e.host), "")
@@ -144,7 +145,7 @@ def _too_many(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
 
 
-def _busy(case: Case) -> Finding | None:
+def _busy_gpu(case: Case) -> Finding | None:
     """CUDA refused a GPU as busy.
 
     Another rank or another user's process holds it, or the GPU itself is ill.
@@ -167,7 +168,7 @@ def _busy(case: Case) -> Finding | None:
     )
 
 
-def _vague(case: Case) -> Finding | None:
+def _vague_refusal(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
     lines = [e for e in matching(case.of(C10dError), "invalid usage") if not e.data.last_error]
     if not lines or case.of(NcclWarn):
@@ -180,7 +181,7 @@ def _vague(case: Case) -> Finding | None:
     return found(ID, "possible", say, pick(lines, limit=3), advice=_advice())
 
 
-def _guessed(case: Case) -> Finding | None:
+def _guessed_gpu(case: Case) -> Finding | None:
     """The first barrier hangs after PyTorch had to guess the GPU."""
     guessed = case.of(C10dDeviceUnknown)
     waits = case.of(C10dTimeout)
@@ -201,14 +202,14 @@ def _same_bus(case: Case) -> list[Event]:
     setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
-    came = {(e.data.rank, e.data.comm_id) for e in case.of(NcclInit) if _complete(e)}
+    came = {(e.data.rank, e.data.comm_id) for e in case.of(NcclInit) if _is_complete(e)}
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of(NcclInit):
         data = event.data
         seen = data.bus and event.host and not data.parent
         if seen and data.rank is not None and (data.rank, data.comm_id) not in came:
             places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
-    if _again(case):
+    if _started_twice(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
     return next(
         (
@@ -220,11 +221,11 @@ def _same_bus(case: Case) -> list[Event]:
     )
 
 
-def _complete(event: Event) -> bool:
+def _is_complete(event: Event) -> bool:
     return event.data.phase == "done" and event.data.comm_id is not None
 
 
-def _again(case: Case) -> bool:
+def _started_twice(case: Case) -> bool:
     """True where lines of one rank come from two processes.
 
     The job was started twice, or has several groups.
@@ -244,7 +245,7 @@ def _several_ranks(comm: str, events: list[Event]) -> bool:
     )
 
 
-def _named(said: list[Event]) -> tuple[int, ...]:
+def _named_ranks(said: list[Event]) -> tuple[int, ...]:
     ranks = set()
     for e in said:
         for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text):
@@ -253,7 +254,7 @@ def _named(said: list[Event]) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that refuse any process, or a second one."""
     refusals: tuple[tuple[str, str, Strength, str], ...] = (
         (
@@ -349,7 +350,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.compute_mode",),
-    risks=_risks,
+    risks=_host_risks,
     fine="The GPUs accept the processes of a job.",
     also=("gpu.*.mig",),
     next=experiment,

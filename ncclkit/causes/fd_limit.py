@@ -75,8 +75,9 @@ FRAGMENTS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process ran out of descriptors or threads, or where the limit is too low for
-    the ranks.
+    """Found where a process ran out of descriptors or threads.
+
+    Or where the limit is too low for the ranks.
     """
     lines = [
         e for e in case.of(SystemFault) if e.data.what in ("too_many_files", "too_many_processes")
@@ -126,15 +127,15 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _ranks(host: HostFacts) -> int:
+def _ranks_of_job(host: HostFacts) -> int:
     """Ranks of the job that this host takes part in, by its variables and GPUs."""
     reported = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
     return int(max(2, *reported, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
 
 
-def _files(host: HostFacts) -> Iterator[Risk]:
+def _open_file_risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.nofile.soft")
-    ranks = _ranks(host)
+    ranks = _ranks_of_job(host)
     if limit is None or limit < 0:  # unlimited
         return
     need = budgets.descriptors(ranks)
@@ -152,9 +153,9 @@ def _files(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, facts, advice)
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Limits of open files, and of processes and threads."""
-    yield from _files(host)
+    yield from _open_file_risks(host)
     for name in ("limits.cgroup.pids", "limits.nproc"):
         limit = host.number(name)
         if limit is not None and 0 <= limit < budgets.threads(host.gpu_count).value:
@@ -215,8 +216,9 @@ PROCESSES = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can
-    use.
+    """Try how many files and threads are granted, then run the job.
+
+    With as few sockets as NCCL can use.
     """
     fewer = Experiment(
         "Does the job start when NCCL opens as few sockets as possible?",
@@ -240,7 +242,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.nofile.soft",),
-    risks=_risks,
+    risks=_host_risks,
     fine="A process may open enough files for the ranks of this host.",
     also=(
         "gpu.count",

@@ -77,10 +77,11 @@ ORDER = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library reports a wrong order, or where communicators were aborted at exit
-    without a failure.
+    """Found where a library reports a wrong order.
+
+    Or where communicators were aborted at exit without a failure.
     """
-    finding = first_finding(case, _reported, _teardown)
+    finding = first_finding(case, _reported_order, _stuck_teardown)
     if finding:
         return finding
     aborted = case.of(NcclDestroy, how="abort")
@@ -111,7 +112,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _reported(case: Case) -> Finding | None:
+def _reported_order(case: Case) -> Finding | None:
     """CUDA reports a fork, or torch reports a process group that does not exist or
     exists already.
     """
@@ -163,7 +164,7 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
     return [event for event in errors if event.line < first.get(event.path, 0)]
 
 
-def _teardown(case: Case) -> Finding | None:
+def _stuck_teardown(case: Case) -> Finding | None:
     """destroy_process_group does not return, and no rank had failed before."""
     states = rank_states(case)
     lines: list[Event] = case.of(C10dMonitor, what="abort")

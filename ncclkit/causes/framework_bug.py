@@ -125,14 +125,16 @@ SIGNS = (
 
 def diagnose(case: Case) -> Finding:
     """Found by a message known from a framework's tracker, or an error raised inside it."""
-    finding = _known(case)
+    finding = _known_inconsistency(case)
     if finding:
         return finding
     errors = [
-        e for e in in_order(case.of(PythonException)) if own_error(e) and (name := _framework(e))
+        e
+        for e in in_order(case.of(PythonException))
+        if own_error(e) and (name := _innermost_framework(e))
     ]
     if errors:
-        name = _framework(errors[0])
+        name = _innermost_framework(errors[0])
         first = errors[0]
         where = place((first.data.frames or [None])[-1])
         say = (
@@ -155,7 +157,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _known(case: Case) -> Finding | None:
+def _known_inconsistency(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
     pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
@@ -177,7 +179,7 @@ def _known(case: Case) -> Finding | None:
     return None
 
 
-def _framework(event: Event) -> str:
+def _innermost_framework(event: Event) -> str:
     """Name of the framework whose file is innermost.
 
     "" where the user's code is among the last frames.

@@ -43,10 +43,11 @@ UNANSWERED = re.compile(r"rank (\d{1,7}) did not answer SIGUSR1")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no
-    signal.
+    """Found where the monitor, the watchdog or a rank was kept waiting.
+
+    The monitor could not get the lock, the watchdog was stuck, or a rank answered no signal.
     """
-    silent = _unresponsive(case) or _live_holder(case)
+    silent = _unresponsive_rank(case) or _live_holder(case)
     if silent is not None:
         return silent
     gil = in_order(case.of(C10dMonitor, what="gil"))
@@ -107,7 +108,7 @@ def _live_holder(case: Case) -> Finding | None:
     )
 
 
-def _unresponsive(case: Case) -> Finding | None:
+def _unresponsive_rank(case: Case) -> Finding | None:
     """A live rank of our own run whose crash handler, a thread of its own, could not answer for
     seconds.
     """

@@ -49,11 +49,11 @@ SLACK = 0.97
 def diagnose(case: Case) -> Finding:
     """Found where GPUs of one model have different power limits or locked clocks."""
     missing = "gpu.<i>.power.limit and gpu.<i>.throttle of every host (`ncclkit inspect`)"
-    check = replace(CHECK, risks=partial(_risks, best=_best(case)))
+    check = replace(CHECK, risks=partial(_host_risks, best=_best_limits(case)))
     return check.risk(case) or check.otherwise(case, (), "", missing)
 
 
-def _best(case: Case) -> dict[str, float]:
+def _best_limits(case: Case) -> dict[str, float]:
     """GPU model → the highest power limit of that model on any host, in W."""
     limits = {
         (fact.host, fact.name.removesuffix(".power.limit")): fact.value
@@ -67,7 +67,9 @@ def _best(case: Case) -> dict[str, float]:
     return best
 
 
-def _risks(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
+def _host_risks(
+    host: HostFacts, best: Mapping[str, float] = MappingProxyType({})
+) -> Iterator[Risk]:
     """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
@@ -143,7 +145,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.power.limit",),
-    risks=_risks,
+    risks=_host_risks,
     fine="Equal GPUs have equal limits of power and clock.",
     also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
     next=experiment,

@@ -142,7 +142,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
@@ -167,10 +167,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             yield Risk(
                 f"{named}: {say}", [*facts.values()], _advice(named)[0], strength, gpus=tuple(facts)
             )
-    yield from _links(host)
+    yield from _links_down(host)
 
 
-def _links(host: HostFacts) -> Iterator[Risk]:
+def _links_down(host: HostFacts) -> Iterator[Risk]:
     """GPUs with some NVLinks down, or with none where the other GPUs have them."""
     speeds = host.gpus("nvlink.speeds")
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
@@ -192,11 +192,11 @@ def _links(host: HostFacts) -> Iterator[Risk]:
             )
 
 
-def _remapped(rows: object) -> bool:
+def _remap_unfinished(rows: object) -> bool:
     return isinstance(rows, dict) and bool(rows.get("pending") or rows.get("failure"))
 
 
-def _slowed(reasons: object) -> bool:
+def _is_slowed(reasons: object) -> bool:
     """True where heat or the power supply slows the GPU; a power cap is normal."""
     return bool(
         isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons}
@@ -282,7 +282,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
     ),
     (
         "remapped_rows",
-        _remapped,
+        _remap_unfinished,
         "likely",
         (
             "memory rows wait to be remapped, or could not be remapped; a job would not be safe"
@@ -291,7 +291,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
     ),
     (
         "throttle",
-        _slowed,
+        _is_slowed,
         "possible",
         (
             "slowed down by heat or by the power supply; all ranks would wait for the slowest in"
@@ -303,7 +303,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
 CHECK = Preflight(
     ID,
     reads=("gpu.nvidia_smi", "gpu.*.throttle"),
-    risks=_risks,
+    risks=_host_risks,
     fine="The driver reports no GPU fault.",
     also=tuple(
         f"gpu.*.{name}"

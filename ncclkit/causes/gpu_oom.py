@@ -109,7 +109,7 @@ def diagnose(case: Case) -> Finding:
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its"
         f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
-        f" {_how(first)}{f'; {others}' if others else ''}."
+        f" {_request_in_words(first)}{f'; {others}' if others else ''}."
     )
     hosts = name_hosts(lines)
     advice = _advice(not torch, smaller_batch(case))
@@ -118,7 +118,7 @@ def diagnose(case: Case) -> Finding:
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs whose memory is in use before the job starts."""
     for gpu, fact in host.gpus("memory.free").items():
         total = host.number(f"gpu.{gpu}.memory.total")
@@ -128,7 +128,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = ""
         if holders and holders.value:
-            by = f" by {', '.join(map(_process, holders.value[:3]))}"
+            by = f" by {', '.join(map(_process_in_words, holders.value[:3]))}"
         have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
         say = (
             f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run"
@@ -140,26 +140,26 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
 
 
-def _process(row: Mapping[str, Any]) -> str:
+def _process_in_words(row: Mapping[str, Any]) -> str:
     return f"process {row.get('pid')} ({row.get('name')})"
 
 
-def _how(event: Event) -> str:
+def _request_in_words(event: Event) -> str:
     data = event.data
     if isinstance(data, CudaOom) and data.tried:
         of = ""
         if data.total:
-            of = f" of {_size(data.total)}"
+            of = f" of {_size_in_words(data.total)}"
         free = ""
         if data.free:
-            free = f" and {_size(data.free)}{of} was free"
-        return f"it asked for {_size(data.tried)}{free}"
+            free = f" and {_size_in_words(data.free)}{of} was free"
+        return f"it asked for {_size_in_words(data.tried)}{free}"
     if event.kind.startswith(("nccl", "c10d")):
         return "NCCL could not allocate its buffers because the program had taken the memory"
     return "an allocation was refused"
 
 
-def _size(value: object) -> str:
+def _size_in_words(value: object) -> str:
     if isinstance(value, (int, float)):
         return format_bytes(value)
     return str(value)
@@ -223,7 +223,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.memory.total", "gpu.*.memory.free"),
-    risks=_risks,
+    risks=_host_risks,
     fine="The GPUs' memory is free.",
     also=("gpu.*.memory.holders",),
     next=experiment,

@@ -47,7 +47,9 @@ BUSY, MOST = 20, 80
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a GPU was busy before the job began; during a job its own ranks may keep it busy.
+    """Found where a GPU was busy before the job began.
+
+    During a job its own ranks may keep it busy.
 
     A live test watches its GPUs from before its ranks come.
     """
@@ -87,7 +89,7 @@ def _used_by_others(case: Case) -> Finding | None:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
         holders = host.fact(f"gpu.{gpu}.memory.holders")
@@ -95,7 +97,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         rows: list[Any] = []
         if holders and isinstance(holders.value, list):
             rows = holders.value
-        by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
+        by = ", ".join(_process_in_words(row) for row in rows[:3] if isinstance(row, dict))
         if by and mode and mode.value == "Exclusive_Process":
             say = (
                 f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there"
@@ -117,7 +119,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
 
 
-def _process(row: dict[str, Any]) -> str:
+def _process_in_words(row: dict[str, Any]) -> str:
     return f"process {row.get('pid')} ({row.get('name')})"
 
 
@@ -156,7 +158,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.busy",),
-    risks=_risks,
+    risks=_host_risks,
     fine="No process computes on the GPUs.",
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,

@@ -93,7 +93,9 @@ REMOTE = re.compile(
 
 def diagnose(case: Case) -> Finding:
     """Found where the kernel, Slurm or a killed process shows that host memory ran out."""
-    finding = first_finding(case, _reported, _refused, _silent_kill, _swapping, CHECK.risk)
+    finding = first_finding(
+        case, _reported_oom, _refused_allocation, _silent_kill, _swapping_host, CHECK.risk
+    )
     if finding is not None:
         return finding
     alive = [*case.of(NcclDestroy), *rank_states(case).ended.values(), *case.of(ElasticExit)]
@@ -101,7 +103,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, alive, "No process was killed by signal 9.", missing)
 
 
-def _refused(case: Case) -> Finding | None:
+def _refused_allocation(case: Case) -> Finding | None:
     """A data-loader worker was killed, or an allocation failed with an error."""
     errors = case.of(SystemFault)
     workers = [
@@ -120,12 +122,12 @@ def _refused(case: Case) -> Finding | None:
     if workers:
         what = "a data-loader worker was killed by the system"
     else:
-        what = f"{_requested(refused)} was refused"
+        what = f"{_requested_size(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
-    why = pick(workers, refused, _killed(case))
+    why = pick(workers, refused, _killed_processes(case))
     advice = _advice(case)
     if not workers:
-        advice = (_in_pieces(_requested(refused)), *advice)
+        advice = (_in_pieces(_requested_size(refused)), *advice)
     # The experiment runs rank 0 alone: without the rank at fault it would work for that reason
     # alone.
     asked = None
@@ -134,7 +136,7 @@ def _refused(case: Case) -> Finding | None:
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
-def _requested(refused: list[Event]) -> str:
+def _requested_size(refused: list[Event]) -> str:
     """``an allocation of 192 MiB`` where a line says how much."""
     reported = next(
         (m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None
@@ -160,8 +162,8 @@ def _in_pieces(what: str) -> Advice:
 
 def _silent_kill(case: Case) -> Finding | None:
     """Signal 9, with or without facts that show that memory was short."""
-    killed = _killed(case)
-    short = _short(case)
+    killed = _killed_processes(case)
+    short = _shortage_facts(case)
     if not killed:
         return None
     say = f"{who_of(killed)} was killed by signal 9"
@@ -178,17 +180,17 @@ def _silent_kill(case: Case) -> Finding | None:
     )
 
 
-def _swapping(case: Case) -> Finding | None:
+def _swapping_host(case: Case) -> Finding | None:
     """A rank was late on a host that is short of memory."""
     stalled = case.of("c10d.timeout", "gloo.timeout", "c10d.unique_id")
-    short = _short(case)
+    short = _shortage_facts(case)
     if not short or not stalled:
         return None
     say = f"A rank was late while {short[0]}, so swapping may have slowed it."
     return found(ID, "possible", say, pick(short, stalled), advice=_advice(case))
 
 
-def _killed(case: Case) -> list[Event]:
+def _killed_processes(case: Case) -> list[Event]:
     # their tasks are guards, which end with their step
     own = {e.path.rpartition("/")[0] for e in case.of(RunEnd)}
     ends = case.of(ElasticExit) + [
@@ -198,7 +200,7 @@ def _killed(case: Case) -> list[Event]:
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 
 
-def _short(case: Case) -> list[Fact]:
+def _shortage_facts(case: Case) -> list[Fact]:
     """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of
     it.
     """
@@ -215,13 +217,13 @@ def _short(case: Case) -> list[Fact]:
     return of_job_hosts(case, kills + low + swaps)
 
 
-def _reported(case: Case) -> Finding | None:
+def _reported_oom(case: Case) -> Finding | None:
     """The kernel or Slurm reports the OOM killer."""
     reported: list[Event] = [*case.of(KernelOom), *case.of(SystemFault, what="oom_kill")]
     reported += case.of(SlurmEvent, what="oom")
     if not reported:
         return None
-    killed = _killed(case)
+    killed = _killed_processes(case)
     pids = {e.pid or _killed_process(e) for e in reported}
     ranks = tuple(
         sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})
@@ -250,7 +252,7 @@ def _reported(case: Case) -> Finding | None:
         f" memory{limit}; the other ranks only lost their peer."
     )
     strength: Strength = "proven"
-    if _elsewhere(case, first, ranks, killed):
+    if _of_another_job(case, first, ranks, killed):
         strength = "likely"
     why = pick(reported, killed)
     hosts = name_hosts(reported)
@@ -263,7 +265,7 @@ def _killed_process(event: Event) -> int | None:
     return None
 
 
-def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
+def _of_another_job(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
     """True where the process may belong to another job, or its end did not end this job."""
     named = ""
     if isinstance(first.data, KernelOom):
@@ -273,7 +275,7 @@ def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Ev
     return not (ranks or theirs) and bool(rank_states(case).raised or not RANKS.search(name))
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Swap on network storage, a limit that leaves too little for each rank, memory that other
     processes hold.
     """
@@ -294,7 +296,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         room = limit
     else:
         room = total
-    yield from _data(host, room, host.fact("limits.cgroup.memory" if capped else "memory.total"))
+    yield from _data_risks(
+        host, room, host.fact("limits.cgroup.memory" if capped else "memory.total")
+    )
     ranks = host.ranks or 2
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
@@ -312,7 +316,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, [host.fact("memory.available")], MORE)
 
 
-def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
+def _data_risks(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that
     the user gave.
     """
@@ -336,7 +340,7 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     if need.value + pinned > room:
         strength = "likely"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
-    fewer = _smaller(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
+    fewer = _smaller_loader(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
     if ranks * dataset <= TIGHT * room:
         yield Risk(say, [fact, *facts], fewer, strength)
     else:  # with no worker at all the data would still be larger than the memory
@@ -372,10 +376,10 @@ def _advice(case: Case) -> tuple[Advice, ...]:
         if dataset and total and dataset > TIGHT * total
         else ()
     )
-    return *large, _smaller(have), MORE
+    return *large, _smaller_loader(have), MORE
 
 
-def _smaller(have: str, workers: int = 8) -> Advice:
+def _smaller_loader(have: str, workers: int = 8) -> Advice:
     return Advice(
         "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays"
         " or memory-mapped files.",
@@ -427,7 +431,7 @@ SWAP = Advice(
 CHECK = Preflight(
     ID,
     reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
-    risks=_risks,
+    risks=_host_risks,
     fine="This host has memory for its ranks, and no swap on network storage.",
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
     next=before_a_job,

@@ -95,8 +95,11 @@ WEB = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found at a resolver's error, or where host names of a job resolve to the host itself."""
-    foreign = _foreign(case)
+    """Found at a resolver's error, or where names resolve to the host itself.
+
+    Host names of a job.
+    """
+    foreign = _misnamed_hosts(case)
     named = [
         f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign
     ]
@@ -109,11 +112,18 @@ def diagnose(case: Case) -> Finding:
     ]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
     return first_finding(
-        case, _resolver, _same_name, _announced, _loop, _tested_names, _own_names, _symptom
+        case,
+        _resolver_error,
+        _same_name,
+        _announced_loopback,
+        _resolves_to_itself,
+        _tested_names,
+        _own_names,
+        _failed_without_address,
     ) or otherwise(ID, went_well, "Names resolved.", missing)
 
 
-def _resolver(case: Case) -> Finding | None:
+def _resolver_error(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of(StoreResolve)) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
@@ -206,7 +216,7 @@ OWN_NAME = Advice(
 )
 
 
-def _announced(case: Case) -> Finding | None:
+def _announced_loopback(case: Case) -> Finding | None:
     """A rank was told to connect to a loopback address.
 
     Gloo announces the address of the own host name.
@@ -222,7 +232,10 @@ def _announced(case: Case) -> Finding | None:
             f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a"
             " loopback address."
         )
-        advice = (_gloo(common_interface(case)), *_advice(names[0] if names else "$(hostname)"))
+        advice = (
+            _name_gloo_interface(common_interface(case)),
+            *_advice(names[0] if names else "$(hostname)"),
+        )
         why = pick(shown, lines or asked, limit=5)
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
@@ -240,13 +253,16 @@ def _announced(case: Case) -> Finding | None:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
     who = who_of([first])
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
-    if hosts and len(_hosts(case)) > 1:
+    if hosts and len(_all_hosts(case)) > 1:
         strength: Strength = "proven"
     elif hosts:
         strength = "likely"
     else:
         strength = "possible"
-    advice = (_gloo(common_interface(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
+    advice = (
+        _name_gloo_interface(common_interface(case)),
+        *_advice(hosts[0] if hosts else "$(hostname)"),
+    )
     return found(
         ID,
         strength,
@@ -273,9 +289,9 @@ def _name_asked(event: Event) -> str:
     return _host_asked(event)
 
 
-def _loop(case: Case) -> Finding | None:
+def _resolves_to_itself(case: Case) -> Finding | None:
     """A name in a multi-node job resolves to each machine itself."""
-    if len(_hosts(case)) < 2:
+    if len(_all_hosts(case)) < 2:
         return None
     own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
     timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
@@ -322,7 +338,7 @@ def _tested_names(case: Case) -> Finding | None:
 def _own_names(case: Case) -> Finding | None:
     """The own name resolves to loopback or a foreign address, which gloo tells the others."""
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
-    foreign = _foreign(case)
+    foreign = _misnamed_hosts(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
     own = [f for f in own if not f.value or _to_itself(f) or f.host in foreign]
     alone = len({f.host for f in case.facts if f.host}) < 2
@@ -352,7 +368,7 @@ def _own_names(case: Case) -> Finding | None:
         ),
         "",
     )
-    advice = (_gloo(common_interface(case) or nccl), *_advice(first.host))
+    advice = (_name_gloo_interface(common_interface(case) or nccl), *_advice(first.host))
     # ranks of one host meet whatever its name resolves to
     if alone:
         ask_it = None
@@ -362,7 +378,7 @@ def _own_names(case: Case) -> Finding | None:
     return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
 
 
-def _gloo(name: str) -> Advice:
+def _name_gloo_interface(name: str) -> Advice:
     """Advice to name gloo's interface.
 
     `name` is the one that joins the hosts, "" where it differs between them.
@@ -378,7 +394,7 @@ def _gloo(name: str) -> Advice:
     )
 
 
-def _symptom(case: Case) -> Finding | None:
+def _failed_without_address(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
     named = [e for e in case.of(StoreConnectTimeout) if e.data.host]
     lines = matching(
@@ -420,7 +436,7 @@ def _to_itself(fact: Fact) -> bool:
     return bool(fact.value) and all(is_loopback(str(address)) for address in fact.value)
 
 
-def _foreign(case: Case) -> set[str]:
+def _misnamed_hosts(case: Case) -> set[str]:
     """Hosts whose name resolves to an address of another host.
 
     By an old DNS entry, or a name such as ``12345``.
@@ -437,7 +453,7 @@ def _foreign(case: Case) -> set[str]:
     }
 
 
-def _hosts(case: Case) -> set[str]:
+def _all_hosts(case: Case) -> set[str]:
     return {e.host for e in case.events if e.host} | {f.host for f in case.facts if f.host}
 
 

@@ -83,8 +83,9 @@ MEANS = {
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a queue pair could not be set up, or the very first packets were
-    never answered.
+    """Found where a queue pair could not be set up.
+
+    Or the very first packets were never answered.
     """
     went_well = [
         *case.of(NcclDestroy),
@@ -93,7 +94,7 @@ def diagnose(case: Case) -> Finding:
         *case.of(C10dTimeout),
     ]
     return first_finding(
-        case, _setup, _memory, _first_packets, _different_ports, CHECK.risk
+        case, _setup_failed, _memory_refused, _first_packets, _different_ports, CHECK.risk
     ) or CHECK.otherwise(
         case,
         went_well,
@@ -102,7 +103,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Ports whose GID table is empty, or holds an address that is not routed, at
     NCCL_IB_GID_INDEX.
     """
@@ -137,7 +138,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             )
 
 
-def _memory(case: Case) -> Finding | None:
+def _memory_refused(case: Case) -> Finding | None:
     """The card refused to register GPU memory."""
     lines = [e for e in family(case, "ib_setup") if str(e.data.call).startswith("ibv_reg_")]
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
@@ -177,7 +178,7 @@ def _first_packets(case: Case) -> Finding | None:
         what = "the card was refused access to memory (GPU Direct with ACS or without peermem)"
     ranks = ranks_in(early)
     hosts = name_hosts(early)
-    advice = _advice(bool(gid), memory, _ports(case))
+    advice = _advice(bool(gid), memory, _rdma_ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
     return found(
         ID,
@@ -224,7 +225,7 @@ def _different_ports(case: Case) -> Finding | None:
     say = f"The hosts offer different InfiniBand or RoCE ports to NCCL: {'; '.join(parts[:3])}."
     if crossed:
         say = f"A channel joins a port of InfiniBand with one of Ethernet: {'; '.join(parts[:3])}."
-    advice = (SAME_PORTS, *_advice(False, False, _ports(case)))
+    advice = (SAME_PORTS, *_advice(False, False, _rdma_ports(case)))
     why = pick(crossed[:2], [said for _, said in held.values()], limit=5)
     return found(
         ID, "likely", say, why, hosts=tuple(sorted(lists)), advice=advice, next=experiment(case)
@@ -241,7 +242,7 @@ SAME_PORTS = Advice(
 )
 
 
-def _setup(case: Case) -> Finding | None:
+def _setup_failed(case: Case) -> Finding | None:
     """A queue pair could not be set up."""
     texts = (
         "different link_layer",
@@ -285,12 +286,12 @@ def _setup(case: Case) -> Finding | None:
         ranks=ranks_in(setup),
         hosts=name_hosts(setup),
         interfaces=(device,) if device else (),
-        advice=_advice(bool(gid), False, _ports(case)),
+        advice=_advice(bool(gid), False, _rdma_ports(case)),
         next=experiment(case),
     )
 
 
-def _ports(case: Case) -> list[Any]:
+def _rdma_ports(case: Case) -> list[Any]:
     """The RDMA ports of the job's hosts."""
     found: list[Any] = []
     for fact in of_job_hosts(case, case.facts_of("net.rdma")):
@@ -299,7 +300,7 @@ def _ports(case: Case) -> list[Any]:
     return found
 
 
-def _routed(port: Mapping[str, Any]) -> int | None:
+def _routed_gid(port: Mapping[str, Any]) -> int | None:
     """Index of a port's GID that other nodes can reach.
 
     RoCE v2 with an IPv4 address; None where there is none.
@@ -316,7 +317,7 @@ def _advice(
     set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]
 ) -> tuple[Advice, ...]:
     active = [port for port in ports if port.get("state") == "ACTIVE"]
-    index = next((entry for port in active if (entry := _routed(port)) is not None), None)
+    index = next((entry for port in active if (entry := _routed_gid(port)) is not None), None)
     cards = ",".join(sorted({str(port.get("device")) for port in active}))
     if memory:
         return (
@@ -359,7 +360,10 @@ def _advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """Run on the same nodes with NCCL's own choice of GID and the rails kept apart."""
+    """Run on the same nodes with NCCL's own choice of GID.
+
+    And the rails kept apart.
+    """
     return Experiment(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
         {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},
@@ -375,7 +379,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    risks=_risks,
+    risks=_host_risks,
     fine="No GID index is set, or every active RoCE port has that entry.",
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,

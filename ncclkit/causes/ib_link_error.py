@@ -90,9 +90,9 @@ def diagnose(case: Case) -> Finding:
     ports = fatal + matching(
         family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
     )
-    down = [e for e in case.of(KernelLink, state="down") if _verbs(e)]
-    if first is not None and not _configured(case):
-        return _completion(case, first, completions, ports + down)
+    down = [e for e in case.of(KernelLink, state="down") if _names_rdma_card(e)]
+    if first is not None and not _never_worked(case):
+        return _failed_completion(case, first, completions, ports + down)
     if ports or down:
         device = next((str(e.data.device) for e in down + ports if e.data.device), "")
         say = (
@@ -132,7 +132,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active
     ones.
     """
@@ -141,7 +141,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     layers = {port.get("link_layer") for port in ports if port.get("state") == "ACTIVE"}
     for port in ports:
         device = str(port.get("device"))
-        named = bool(wanted) and _chosen(device, wanted)
+        named = bool(wanted) and _is_chosen(device, wanted)
         searching = (
             port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
         )
@@ -166,7 +166,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             )
 
 
-def _chosen(device: str, wanted: str) -> bool:
+def _is_chosen(device: str, wanted: str) -> bool:
     """True where NCCL_IB_HCA selects the device.
 
     Comma-separated prefixes, ``^`` excludes, ``=`` takes whole names.
@@ -178,7 +178,7 @@ def _chosen(device: str, wanted: str) -> bool:
     ) != wanted.startswith("^")
 
 
-def _verbs(event: Event) -> bool:
+def _names_rdma_card(event: Event) -> bool:
     return bool(
         re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.device or "") + event.text)
     )
@@ -190,12 +190,14 @@ def _rank_ended(case: Case) -> bool:
     return bool(states.raised or states.killed)
 
 
-def _configured(case: Case) -> bool:
+def _never_worked(case: Case) -> bool:
     """True when set-up lines show that the connection never worked: that is ib_config."""
     return any(e.data.call == "ibv_modify_qp" for e in family(case, "ib_setup"))
 
 
-def _completion(case: Case, first: Event, lines: list[Event], others: list[Event]) -> Finding:
+def _failed_completion(
+    case: Case, first: Event, lines: list[Event], others: list[Event]
+) -> Finding:
     status = first.data.status
     peers = Counter(
         m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
@@ -272,7 +274,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    risks=_risks,
+    risks=_host_risks,
     fine="The RDMA ports that NCCL would use are active, or this host has none.",
     also=("env.NCCL_IB_HCA",),
     next=experiment,

@@ -57,8 +57,9 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand
-    is expected.
+    """Found where ranks use sockets although InfiniBand is expected.
+
+    By cards, variables or other ranks.
     """
     sockets = over_sockets(case)
     none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
@@ -149,7 +150,7 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
     return None
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
     active = [port for port in ports if port.get("state") == "ACTIVE"]
@@ -271,7 +272,7 @@ UNSET = Advice(
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    risks=_risks,
+    risks=_host_risks,
     fine="NCCL can use the RDMA ports of this host, or it has none.",
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,

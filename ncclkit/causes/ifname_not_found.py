@@ -62,8 +62,9 @@ FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GL
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library found no interface, or where by the facts of the host it will find
-    none.
+    """Found where a library found no interface, or will find none.
+
+    By the facts of the host.
     """
     gloo = case.of(GlooNoInterface)
     empty = matching(messages(case), "is neither AF_INET")
@@ -80,7 +81,9 @@ def diagnose(case: Case) -> Finding:
             filters,
             "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME",
         )
-    facts = [f for f in case.facts if f.name in FILTERS and f.value is None and _filter(case, f)]
+    facts = [
+        f for f in case.facts if f.name in FILTERS and f.value is None and _filter_of_host(case, f)
+    ]
     if facts:
         return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
     if empty and filters:  # without a filter another version's message may have been misread
@@ -90,7 +93,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which NCCL finds no interface although no filter is set."""
     fact = host.facts.get("net.nccl.interface")
     if fact and fact.value is None and fact.why.startswith("no running interface"):
@@ -98,7 +101,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, [fact], ADDRESSED, "likely")
 
 
-def _filter(case: Case, fact: Fact) -> str:
+def _filter_of_host(case: Case, fact: Fact) -> str:
     return next(
         (
             str(f.value)
@@ -116,9 +119,9 @@ def _finding(
     filters: list[Event],
     variable: str,
 ) -> Finding:
-    wanted = _wanted(case, why[0], filters, variable)
+    wanted = _wanted_interface(case, why[0], filters, variable)
     host = why[0].host
-    exist = _interfaces(case, why[0].host)
+    exist = _usable_interfaces(case, why[0].host)
     events = [piece for piece in why if isinstance(piece, Event)]
     value = ""
     if wanted:
@@ -203,17 +206,17 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     )
 
 
-def _interface(event: Event) -> str:
+def _gloo_interface(event: Event) -> str:
     if isinstance(event.data, GlooNoInterface):
         return event.data.interface or ""
     return ""
 
 
-def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
+def _wanted_interface(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
     if isinstance(first, Event):
-        named = _interface(first)
+        named = _gloo_interface(first)
     else:
-        named = _filter(case, first)
+        named = _filter_of_host(case, first)
     own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
     logged = []
     if variable.startswith("NCCL"):
@@ -222,7 +225,7 @@ def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str
     return next(iter([*([named] if named else []), *logged, *facts]), "")
 
 
-def _interfaces(case: Case, host: str) -> list[str]:
+def _usable_interfaces(case: Case, host: str) -> list[str]:
     """Usable interfaces of that host, physical ones first: up and not loopback."""
     rows = []
     for f in case.facts_of("net.interfaces"):
@@ -330,5 +333,5 @@ def start(case: Case) -> Experiment:
 
 
 CHECK = Preflight(
-    ID, reads=tuple(FILTERS), risks=_risks, fine="NCCL and gloo find an interface.", next=start
+    ID, reads=tuple(FILTERS), risks=_host_risks, fine="NCCL and gloo find an interface.", next=start
 )

@@ -135,7 +135,7 @@ def _error_number(event: Event) -> int | None:
     return None
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
@@ -168,7 +168,10 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how much memory may be locked, then run the job over sockets, which need none."""
+    """Try how much memory may be locked, then run the job over sockets.
+
+    Those need none.
+    """
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
     sockets = Experiment(
         "Does the job that InfiniBand was refused to start over sockets?",
@@ -187,7 +190,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.memlock", "net.rdma"),
-    risks=_risks,
+    risks=_host_risks,
     fine="This host has no RDMA card, or memory can be locked for it.",
     next=experiment,
 )

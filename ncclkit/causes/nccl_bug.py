@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
         *case.of(NcclVersion),
         *[e for e in case.of(C10dError) if e.data.nccl_version],
     ]
-    known = [number for e in versions if (number := _number(e))]
+    known = [number for e in versions if (number := _nccl_version(e))]
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
     stacks = case.of("stack", "c10d.stack")
     for defect in defects():
@@ -77,10 +77,10 @@ def diagnose(case: Case) -> Finding:
         if (
             lines
             and (affected or (defect.alone and not known))
-            and not (not defect.alone and _ordinary(case))
+            and not (not defect.alone and _explained_by_death(case))
         ):
             return replace(_finding(defect, lines, versions, affected), next=experiment(case))
-    return first_finding(case, _crash, _inside, _internal) or otherwise(
+    return first_finding(case, _crash_in_nccl, _stall_below_program, _failed_check) or otherwise(
         ID,
         versions,
         "No known defect of this version fits the evidence.",
@@ -96,7 +96,7 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
     return not files or any(file in event.text for file in files)
 
 
-def _crash(case: Case) -> Finding | None:
+def _crash_in_nccl(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of(KernelSegfault)
     frames: list[Event] = case.of(SystemFault, what="nccl_frame")
@@ -116,7 +116,7 @@ def _crash(case: Case) -> Finding | None:
     )
 
 
-def _internal(case: Case) -> Finding | None:
+def _failed_check(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of(C10dError) if "internal error" in str(e.data.nccl_error)]
     lines = [e for e in lines if not e.data.last_error] or matching(
@@ -130,7 +130,7 @@ def _internal(case: Case) -> Finding | None:
     )
 
 
-def _inside(case: Case) -> Finding | None:
+def _stall_below_program(case: Case) -> Finding | None:
     """Every rank has entered the same collective and none completes it.
 
     The fault is below the program.
@@ -174,13 +174,13 @@ SIMPLER = Advice(
 )
 
 
-def _number(event: Event) -> tuple[int, ...]:
+def _nccl_version(event: Event) -> tuple[int, ...]:
     is_start = isinstance(event.data, NcclVersion)
     text = str((event.data.version if is_start else event.data.nccl_version) or "")
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def _ordinary(case: Case) -> bool:
+def _explained_by_death(case: Case) -> bool:
     """True where a peer's death explains a closed connection without any defect."""
     return any(
         case.of(kind)
@@ -230,8 +230,9 @@ def _finding(
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the program without NCCL, then NCCL without the program, then NCCL with its simplest
-    protocol.
+    """Run program and NCCL without each other, then with its simplest protocol.
+
+    First the program without NCCL, then NCCL without the program.
     """
     gloo = over_gloo(
         case,

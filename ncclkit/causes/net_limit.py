@@ -55,16 +55,17 @@ FULL = 0.9
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel of a host has dropped connections, or would drop those of a job of
-    this size.
+    """Found where a host's kernel has dropped connections, or would.
+
+    Those of a job of this size.
     """
     missing = (
         "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
     )
-    return _dropped(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+    return _dropped_connection(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
-def _dropped(case: Case) -> Finding | None:
+def _dropped_connection(case: Case) -> Finding | None:
     """The kernel says that a table was full, and a connection between ranks failed."""
     full = case.of(KernelTable)
     failures = [
@@ -95,10 +96,10 @@ RAISED = {
 """Table → its limit, and a value with room for a large job."""
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose accept queue, neighbour table or connection tracking table is too small."""
-    yield from _queue(host)
-    yield from _neighbours(host)
+    yield from _queue_risks(host)
+    yield from _neighbour_risks(host)
     used = host.number("net.conntrack") or 0
     most = host.number("net.conntrack.max") or 0
     if used > FULL * most > 0:
@@ -110,7 +111,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, facts, _advice("net.netfilter.nf_conntrack_max", 2 * most), "likely")
 
 
-def _queue(host: HostFacts) -> Iterator[Risk]:
+def _queue_risks(host: HostFacts) -> Iterator[Risk]:
     """An accept queue that is shorter than the number of ranks that connect to the
     store at once.
     """
@@ -137,7 +138,7 @@ def _queue(host: HostFacts) -> Iterator[Risk]:
         )
 
 
-def _neighbours(host: HostFacts) -> Iterator[Risk]:
+def _neighbour_risks(host: HostFacts) -> Iterator[Risk]:
     """A neighbour table that is too small for the hosts of the network."""
     most = host.number("net.neighbours.max")
     lost = host.number("net.neighbours.overflows") or 0
@@ -196,7 +197,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.backlog",),
-    risks=_risks,
+    risks=_host_risks,
     fine="The kernel's tables have room for the connections of a job.",
     also=(
         *(

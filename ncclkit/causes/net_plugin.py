@@ -95,7 +95,7 @@ def diagnose(case: Case) -> Finding:
         if e.kind in ("stack", "c10d.stack")
         and inside(e, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi")
     ]
-    traced += _dying(case)
+    traced += _crashed_in_start(case)
     lines = said + failed + crash + traced
     if lines:
         say = f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed."
@@ -109,7 +109,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    finding = first_finding(case, _different_networks, _absent)
+    finding = first_finding(case, _different_networks, _absent_plugin)
     if finding:
         return finding
     absent = case.of(NcclInfo, family="no_plugin")
@@ -119,7 +119,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _absent(case: Case) -> Finding | None:
+def _absent_plugin(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
     expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
@@ -163,7 +163,7 @@ def _different_networks(case: Case) -> Finding | None:
     )
 
 
-def _dying(case: Case) -> list[Event]:
+def _crashed_in_start(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """

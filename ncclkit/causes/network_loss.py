@@ -113,7 +113,7 @@ def diagnose(case: Case) -> Finding:
         return (
             _tested_paths(case)
             or _from_stages(case)
-            or _slow(case)
+            or _slow_path(case)
             or clear(
                 ID,
                 "A process ended first, and its connections broke because of that.",
@@ -122,23 +122,23 @@ def diagnose(case: Case) -> Finding:
         )
     done = initialized(case)
     tested = _tested.passed(
-        case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu)
+        case, lambda link: not _fault_of_path(link) and None not in (link.bandwidth, link.mtu)
     )
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
     return first_finding(
         case,
         *(
             _from_stages,
-            _mesh,
+            _mesh_between,
             _user_tested,
             _timed_out,
-            _lost,
-            _stalled,
+            _lost_connection,
+            _stalled_path,
             _tested_paths,
-            _slow,
+            _slow_path,
             _nothing_arrives,
         ),
-        _start,
+        _stalled_start,
     ) or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
     )
@@ -162,7 +162,7 @@ def _from_stages(case: Case) -> Finding | None:
     )
 
 
-def _broken(case: Case) -> list[Event]:
+def _broken_connections(case: Case) -> list[Event]:
     lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of(GlooClosed)])
     return [
         e
@@ -173,7 +173,7 @@ def _broken(case: Case) -> list[Event]:
 
 def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
-    broken = _broken(case)
+    broken = _broken_connections(case)
     timed_out = matching(
         [*family(case, "socket_closed"), *case.of(GlooClosed)], "timed out", "No route to host"
     )
@@ -204,7 +204,7 @@ def _user_tested(case: Case) -> Finding | None:
     seen = _tested.user_test(case)
     if seen is None or case.of(JobDone):
         return None
-    stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken(case)]
+    stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken_connections(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
     finding = _finding(
         case,
@@ -222,10 +222,10 @@ def _user_tested(case: Case) -> Finding | None:
     return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
 
 
-def _mesh(case: Case) -> Finding | None:
+def _mesh_between(case: Case) -> Finding | None:
     """A service mesh's proxy stands between the ranks, and NCCL's start over own ports failed."""
     proxies = case.of(NetMesh)
-    broken = _broken(case)
+    broken = _broken_connections(case)
     broken += matching(
         messages(case),
         "remote process exited or there was a network error",
@@ -261,9 +261,9 @@ WITHOUT_MESH = Advice(
 )
 
 
-def _lost(case: Case) -> Finding | None:
+def _lost_connection(case: Case) -> Finding | None:
     """Connections were closed and no line says why."""
-    lines = _broken(case) or matching(
+    lines = _broken_connections(case) or matching(
         messages(case), "remote process exited or there was a network error"
     )
     if not lines:
@@ -274,7 +274,7 @@ def _lost(case: Case) -> Finding | None:
     )
 
 
-def _stalled(case: Case) -> Finding | None:
+def _stalled_path(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
     lines = []
     if spans_hosts(case):
@@ -308,7 +308,7 @@ def _nothing_arrives(case: Case) -> Finding | None:
     return _finding(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
-def _start(case: Case) -> Finding | None:
+def _stalled_start(case: Case) -> Finding | None:
     """NCCL's start stalls on several hosts after its ranks had found each other.
 
     The messages after that are larger.
@@ -363,13 +363,13 @@ SIZES = Advice(
 def _tested_paths(case: Case) -> Finding | None:
     """A connection test lost packets of the size in use, or found a stalled or filtered path."""
     bad = sorted(
-        _tested.paths(case, lambda link: bool(_fault(link))),
+        _tested.paths(case, lambda link: bool(_fault_of_path(link))),
         key=lambda link: link.bandwidth is not None,
     )
     if not bad:
         return None
     first = bad[0]
-    say = f"Between {first.src} and {first.dst}{_tested.plus(bad, 'path')} {_fault(first)}."
+    say = f"Between {first.src} and {first.dst}{_tested.plus(bad, 'path')} {_fault_of_path(first)}."
     hosts = tuple(sorted({name for link in bad for name in (link.src, link.dst)}))
     why = tuple(link.event for link in bad[:6])
     advice = (_same_mtu(first),) if first.shrinks else _advice()
@@ -378,7 +378,7 @@ def _tested_paths(case: Case) -> Finding | None:
     )
 
 
-def _slow(case: Case) -> Finding | None:
+def _slow_path(case: Case) -> Finding | None:
     """A path that loses nothing but is slow, by a connection test or a live test's figures."""
     tested = slow_paths(case)
     if tested:
@@ -401,7 +401,7 @@ def _slow(case: Case) -> Finding | None:
     return None
 
 
-def _fault(link: NetworkPath) -> str:
+def _fault_of_path(link: NetworkPath) -> str:
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
         effect = "TCP works, since one end asks for smaller ones; RDMA does not"
@@ -583,10 +583,10 @@ Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 
 def slow_paths(case: Case) -> Paths | None:
     """What a connection test says of a direction that loses packets, or is merely slow."""
-    return _lossy(case) or _held_back(case)
+    return _lossy_paths(case) or _held_back(case)
 
 
-def _lossy(case: Case) -> Paths | None:
+def _lossy_paths(case: Case) -> Paths | None:
     """A direction in which more of the stream was sent again than a busy network loses."""
     lossy = _tested.paths(
         case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST
@@ -600,7 +600,7 @@ def _lossy(case: Case) -> Paths | None:
         f" {percent(first.resent or 0)} of the packets get lost and are sent again; it passes at"
         f" {first.bandwidth:.3g} GB/s."
     )
-    return say, _shared(lossy), lossy
+    return say, _shared_ends(lossy), lossy
 
 
 def _held_back(case: Case) -> Paths | None:
@@ -612,7 +612,7 @@ def _held_back(case: Case) -> Paths | None:
     slow = [
         one
         for (src, dst), one in links.items()
-        if (back := links.get((dst, src))) and _less(one, back)
+        if (back := links.get((dst, src))) and _carries_less(one, back)
     ]
     if not slow:
         return None
@@ -623,10 +623,10 @@ def _held_back(case: Case) -> Paths | None:
         f" {first.bandwidth:.3g} GB/s, and the other way at {back.bandwidth:.3g} GB/s: something"
         " holds it back."
     )
-    return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
+    return say, _shared_ends(slow), [first, back, *(link for link in slow if link is not first)]
 
 
-def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
+def _shared_ends(links: list[NetworkPath]) -> tuple[str, ...]:
     """The ends that all bad paths have in common.
 
     Both of a single one, and all where they have none.
@@ -637,13 +637,14 @@ def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
     )
 
 
-def _less(link: NetworkPath, back: NetworkPath) -> bool:
+def _carries_less(link: NetworkPath, back: NetworkPath) -> bool:
     return (link.bandwidth or 0.0) < HELD * (back.bandwidth or 0.0)
 
 
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
-    """What the last live test says of hosts that exchange far less than their interfaces send:
-    sentence, hosts, rows.
+    """What the last live test says of hosts that exchange too little.
+
+    Far less than their interfaces send: sentence, hosts, rows.
 
     By what each further byte costs, so that neither latency nor the number of hosts in a ring
     counts; or by small calls that take as long as TCP waits before it sends a packet again.
@@ -662,7 +663,8 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:
             return (
-                f"{op} between {last.hosts} hosts {_waits(stalls[0], len(stalls), len(mine))}",
+                f"{op} between {last.hosts} hosts "
+                f"{_waits_in_words(stalls[0], len(stalls), len(mine))}",
                 named,
                 stalls,
             )
@@ -677,7 +679,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     return None
 
 
-def _waits(one: Measurement, stalls: int, sizes: int) -> str:
+def _waits_in_words(one: Measurement, stalls: int, sizes: int) -> str:
     """Calls that take as long as TCP waits before it sends a packet again, at several sizes."""
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "

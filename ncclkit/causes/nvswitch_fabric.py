@@ -128,18 +128,18 @@ def _what_failed(fabric: list[Event], multicast: list[Event], xids: list[Event])
     if multicast:
         return "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
     if xids:
-        numbers = sorted({_number(event) for event in xids})
+        numbers = sorted({_error_name(event) for event in xids})
         return f"the kernel reports NVLink/NVSwitch faults ({', '.join(numbers)})"
     return "memory could not be shared over the NVLink fabric (IMEX)"
 
 
-def _number(event: Event) -> str:
+def _error_name(event: Event) -> str:
     if isinstance(event.data, KernelXid):
         return f"Xid {event.data.xid}"
     return f"SXid {event.data.sxid}"
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
     state = host.gpus("fabric.state")
     status = host.gpus("fabric.status")
@@ -205,7 +205,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.fabric.state",),
-    risks=_risks,
+    risks=_host_risks,
     fine="All GPUs have registered with the NVLink fabric.",
     also=("gpu.*.fabric.status",),
     next=experiment,

@@ -97,8 +97,9 @@ the peer's CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and
-    none completes it.
+    """Found where kernel or CUDA reports it, or a collective over P2P hangs.
+
+    All ranks launched it and none completes it.
     """
     if rank_states(case).world == 1:
         return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
@@ -106,9 +107,9 @@ def diagnose(case: Case) -> Finding:
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
     if measured:
-        witnesses = [_blocked, _denied, _slow]
+        witnesses = [_blocked_by_iommu, _denied_access, _slower_than_host]
     else:
-        witnesses = [_blocked, _denied, _symptom]
+        witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
         case, _from_stages, _wrong_values, *witnesses, CHECK.risk
     ) or CHECK.otherwise(
@@ -119,7 +120,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
     paths = {
@@ -206,7 +207,7 @@ def _wrong_values(case: Case) -> Finding | None:
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
 
 
-def _blocked(case: Case) -> Finding | None:
+def _blocked_by_iommu(case: Case) -> Finding | None:
     """The IOMMU reports a fault for a device's memory access."""
     lines = case.of(KernelIommu)
     if not lines:
@@ -221,7 +222,7 @@ def _blocked(case: Case) -> Finding | None:
     )
 
 
-def _denied(case: Case) -> Finding | None:
+def _denied_access(case: Case) -> Finding | None:
     """CUDA or NCCL reports that the GPUs cannot reach each other."""
     lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of(CudaError)], *DENIED)
     if not lines:
@@ -258,7 +259,7 @@ def _denied(case: Case) -> Finding | None:
     )
 
 
-def _slow(case: Case) -> Finding | None:
+def _slower_than_host(case: Case) -> Finding | None:
     """Direct copies between GPUs are far slower than copies through the host."""
     tables = copies(case)
     slow = slow_copies(case)
@@ -277,12 +278,12 @@ def _slow(case: Case) -> Finding | None:
     )
 
 
-def _symptom(case: Case) -> Finding | None:
+def _stuck_start(case: Case) -> Finding | None:
     """One of the first collectives on one machine never ends.
 
     A log that stops in NCCL's start may be an excerpt.
     """
-    stuck = _stuck(case)
+    stuck = _stuck_waits(case)
     if not stuck:
         return None
     say = (
@@ -301,7 +302,7 @@ def _symptom(case: Case) -> Finding | None:
     )
 
 
-def _stuck(case: Case) -> list[Event]:
+def _stuck_waits(case: Case) -> list[Event]:
     """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not
     switched off.
     """
@@ -398,7 +399,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("host.iommu", "gpu.topology"),
-    risks=_risks,
+    risks=_host_risks,
     fine="No IOMMU and no access control is active between the GPUs.",
     also=("host.acs",),
     next=experiment,
@@ -428,8 +429,10 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
 
 
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
-    """(how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that
-    are not healthy.
+    """Pairs of GPUs whose direct copies are slow.
+
+    (how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that are
+    not healthy.
 
     Equal ones are no sign: without peer access, and on PCIe, both go the same way.
     """

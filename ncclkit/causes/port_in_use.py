@@ -88,7 +88,9 @@ def diagnose(case: Case) -> Finding:
     )
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
     final = [e for e in final if not _any_server(e)]
-    port = next((port for e in final + lines if (port := _port(_named_port(e), e.text))), None)
+    port = next(
+        (port for e in final + lines if (port := _port_number(_named_port(e), e.text))), None
+    )
     host = next((e.host for e in lines if e.host), "")
     say = (
         f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the"
@@ -142,7 +144,7 @@ def _port_refused(case: Case) -> Finding | None:
     )
 
 
-def _port(value: object, text: str) -> int | None:
+def _port_number(value: object, text: str) -> int | None:
     if isinstance(value, int) and value > 0:
         return value
     match = re.search(r"port: (\d+)|\]:(\d{2,5})\b|0\.0\.0\.0:(\d+)", text)
@@ -175,8 +177,9 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Check whether the port can be opened, then run the same ranks on a port that the system
-    chooses.
+    """Check whether the port can be opened, then run on another one.
+
+    The same ranks, on a port that the system chooses.
     """
     question = (
         "Can the rendezvous port be opened on this machine, and does a second process reach it?"

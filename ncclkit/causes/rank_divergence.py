@@ -114,9 +114,28 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks made different calls at one place of the sequence, or a rank left it."""
-    recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _logged, _shares)
-    seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
+    """Found where ranks made different calls, or a rank left the sequence.
+
+    Different calls at one place of it.
+    """
+    recorded_calls = (
+        _mismatch_in_dumps,
+        _launched_more,
+        _rank_elsewhere,
+        _fingerprint_mismatch,
+        _printed_mismatch,
+        _logged_mismatch,
+        _unequal_shares,
+    )
+    seen_otherwise = (
+        _watchdog_mismatch,
+        _two_groups,
+        _rank_left,
+        _ddp_mismatch,
+        _stalled_tensors,
+        _skipped_locally,
+        _timeouts_alone,
+    )
     finding = first_finding(case, *recorded_calls, *seen_otherwise)
     if finding:
         return finding
@@ -131,10 +150,10 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _flight(case: Case) -> Finding | None:
+def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
         if event.data.live:
-            return _live(case, event)
+            return _live_mismatch(case, event)
         odd, right = sides(event)
         strength: Strength = "proven"
         if event.data.field == "op":
@@ -158,7 +177,7 @@ def _flight(case: Case) -> Finding | None:
             undecided = "."
         else:
             continue
-        outside, how = ([], "") if right else _outside(case, event)
+        outside, how = ([], "") if right else _outside_common_path(case, event)
         if not outside:
             return _finding(
                 case, strength, say + ("." if right else undecided), [event], ranks_of(odd)
@@ -173,7 +192,7 @@ def _flight(case: Case) -> Finding | None:
     return None
 
 
-def _launched(case: Case) -> Finding | None:
+def _launched_more(case: Case) -> Finding | None:
     """All ranks of a running job wait, although NCCL has launched more on some of them."""
     seen = positions_of_case(case)
     changes = case.of(RasChange)
@@ -209,7 +228,7 @@ def _launched(case: Case) -> Finding | None:
     return None
 
 
-def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
+def _outside_common_path(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     """The ranks of a running job that left the common path alone, and how.
 
     None where nothing shows it.
@@ -227,7 +246,7 @@ def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     return [], ""
 
 
-def _live(case: Case, event: Event) -> Finding:
+def _live_mismatch(case: Case, event: Event) -> Finding:
     """All ranks wait, at different places of their program."""
     odd, right = sides(event)
     places = []
@@ -254,7 +273,7 @@ def _live(case: Case, event: Event) -> Finding:
     return _finding(case, strength, say, [event, *lines], ranks_of(odd))
 
 
-def _elsewhere(case: Case) -> Finding | None:
+def _rank_elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
     paired = {rank for pair in case.of(FlightP2p) if pair.data.live for rank in pair.data.waiting}
@@ -282,7 +301,7 @@ def _elsewhere(case: Case) -> Finding | None:
     return None
 
 
-def _fingerprint(case: Case) -> Finding | None:
+def _fingerprint_mismatch(case: Case) -> Finding | None:
     for event in case.of(C10dMismatch):
         a, b = event.data.a_op, event.data.b_op
         if a != b or {"op", "seq"} & set(event.data.differs or ()):
@@ -302,7 +321,7 @@ def _fingerprint(case: Case) -> Finding | None:
     return None
 
 
-def _watchdog(case: Case) -> Finding | None:
+def _watchdog_mismatch(case: Case) -> Finding | None:
     """Watchdogs name different operations for one sequence number."""
     for one in differing_timeouts_of(case):
         lines = cited(*sorted(one.sides.values(), key=len))
@@ -375,7 +394,7 @@ def _two_groups(case: Case) -> Finding | None:
     return _finding(case, "likely", say, list(waits.values()), minority(sides))
 
 
-def _left(case: Case) -> Finding | None:
+def _rank_left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
     states = rank_states(case)
     lost = {
@@ -396,7 +415,7 @@ def _left(case: Case) -> Finding | None:
     return _finding(case, "likely", say, [*states.ended.values(), *in_order(left.values())], ranks)
 
 
-def _entries(case: Case) -> Finding | None:
+def _printed_mismatch(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different operations at one place."""
     events, what = differing_entries(case, "op"), "op"
     if not events:
@@ -413,7 +432,7 @@ def _entries(case: Case) -> Finding | None:
     return _finding(case, "likely", say, events, ranks)
 
 
-def _logged(case: Case) -> Finding | None:
+def _logged_mismatch(case: Case) -> Finding | None:
     """NCCL's own lines show that some ranks made another call where all others made one."""
     for one in differing_calls(case):
         if one.what == "op" or of_different_calls(one):
@@ -424,7 +443,7 @@ def _logged(case: Case) -> Finding | None:
     return None
 
 
-def _shares(case: Case) -> Finding | None:
+def _unequal_shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
     shares = disagreeing(case.of(JobShare), lambda event: event.data.count)
     waits = list(rank_states(case).waiting.values())
@@ -463,7 +482,7 @@ def _skipped_locally(case: Case) -> Finding | None:
     return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
 
 
-def _ddp(case: Case) -> Finding | None:
+def _ddp_mismatch(case: Case) -> Finding | None:
     lines = case.of(DdpParams) + matching(
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
@@ -498,7 +517,7 @@ def _ddp(case: Case) -> Finding | None:
     return _finding(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
 
 
-def _stalled(case: Case) -> Finding | None:
+def _stalled_tensors(case: Case) -> Finding | None:
     """Horovod lists the ranks that have not submitted a tensor."""
     lines = case.of(HorovodStalled)
     if not lines:
@@ -511,7 +530,7 @@ def _stalled(case: Case) -> Finding | None:
     return _finding(case, "likely", say, lines, ranks)
 
 
-def _symptom(case: Case) -> Finding | None:
+def _timeouts_alone(case: Case) -> Finding | None:
     """The log holds only timeouts, and divergence is one of the few usual reasons."""
     states = rank_states(case)
     if (
@@ -549,7 +568,7 @@ def _finding(
         pick(why),
         ranks=ranks,
         advice=_advice(case),
-        next=None if strength == "proven" else _question(),
+        next=None if strength == "proven" else _recording_experiment(),
     )
 
 
@@ -570,7 +589,7 @@ def _advice(case: Case) -> tuple[Advice, ...]:
     )
 
 
-def _question() -> Experiment:
+def _recording_experiment() -> Experiment:
     return recorded(
         "Do all ranks make the same calls, when each call is recorded?",
         {
@@ -583,4 +602,4 @@ def _question() -> Experiment:
 
 def experiment(case: Case) -> Experiment:
     """Run again with every call recorded."""
-    return _question()
+    return _recording_experiment()

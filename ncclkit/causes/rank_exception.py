@@ -87,11 +87,11 @@ def diagnose(case: Case) -> Finding:
         return _finding(case, states, in_order(states.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of(KernelOom):
-        return _crash(case, crashed)
+        return _native_crash(case, crashed)
     if states.dead or states.waiting:
         lost = []
     else:
-        lost = _lost(case)
+        lost = _lost_connections(case)
     if lost:
         say = (
             f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
@@ -99,24 +99,29 @@ def diagnose(case: Case) -> Finding:
         )
         say += "is not in these files."
         return found(
-            ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
+            ID,
+            "possible",
+            say,
+            pick(lost, limit=3),
+            advice=(_record_traceback(),),
+            next=experiment(case),
         )
     left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
     left_early += [
         e for e in case.of(ElasticExit) if e.rank is not None and 0 < (e.data.exitcode or 0) < 128
     ]
-    if left_early and not _explained(case):
+    if left_early and not _is_explained(case):
         code = left_early[0].data.exitcode
         say = (
-            f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in"
-            " these files."
+            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not"
+            " in these files."
         )
         return found(
             ID,
             "possible",
             say,
             pick(left_early, limit=1),
-            advice=(_record(),),
+            advice=(_record_traceback(),),
             next=experiment(case),
         )
     went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
@@ -134,9 +139,11 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     where = place(own_frame(first.data.frames or (), innermost_first=False))
     kind = str(first.data.type).rpartition(".")[2]
     ranks = tuple(
-        sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first))
+        sorted(
+            rank for rank in states.raised if rank >= 0 and _same_type(states.raised[rank], first)
+        )
     )
-    victims = _victims(case, states, ranks)
+    victims = _reports_of_victims(case, states, ranks)
     strength: Strength = "likely"
     if victims and ranks and len(ranks) < max(len(states.members), 2):
         strength = "proven"
@@ -156,7 +163,7 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
         say,
         pick(errors[:3], in_order(victims), limit=6),
         ranks=ranks,
-        advice=(_fix(where, who), _record()),
+        advice=(_fix_error(where, who), _record_traceback()),
         next=None if strength == "proven" else experiment(case),
     )
 
@@ -180,11 +187,11 @@ def _of_a_peer(error: Event) -> bool:
     )
 
 
-def _same(error: Event, first: Event) -> bool:
+def _same_type(error: Event, first: Event) -> bool:
     return bool(error.data.type == first.data.type)
 
 
-def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
+def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
     kinds = (
         "c10d.timeout",
         "gloo.timeout",
@@ -199,7 +206,7 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
     return [event for event in reports if event.rank not in own]
 
 
-def _lost(case: Case) -> list[Event]:
+def _lost_connections(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
     if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
@@ -215,7 +222,7 @@ def _lost(case: Case) -> list[Event]:
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
-def _crash(case: Case, crashed: list[Event]) -> Finding:
+def _native_crash(case: Case, crashed: list[Event]) -> Finding:
     first = in_order(crashed)[0]
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
@@ -229,11 +236,14 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         else "; the others only lost their peer."
     )
     position = where or next(
-        (place(own_frame(e.data.frames, innermost_first=True)) for e in _unplaced(case, ranks)),
+        (
+            place(own_frame(e.data.frames, innermost_first=True))
+            for e in _unplaced_stacks(case, ranks)
+        ),
         "",
     )
     if position:
-        advice = _native(position)
+        advice = _native_advice(position)
     else:
         advice = TRACE
     return found(
@@ -247,7 +257,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     )
 
 
-def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
+def _unplaced_stacks(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
     if ranks:
         return []
@@ -263,7 +273,7 @@ TRACE = Advice(
 )
 
 
-def _native(where: str) -> Advice:
+def _native_advice(where: str) -> Advice:
     """What to do where the stack of the crash is known already."""
     return Advice(
         f"Look at the native call under {where}: which package it belongs to, and whether that"
@@ -281,7 +291,7 @@ def _native(where: str) -> Advice:
     )
 
 
-def _explained(case: Case) -> bool:
+def _is_explained(case: Case) -> bool:
     kinds = (
         "c10d.error",
         "cuda.oom",
@@ -303,7 +313,7 @@ def _explained(case: Case) -> bool:
     return bool(raised) or any(case.of(kind) for kind in kinds)
 
 
-def _at(event: Event) -> str:
+def _on_host(event: Event) -> str:
     host = ""
     if isinstance(event.data, ElasticRoot):
         host = event.data.host
@@ -312,7 +322,7 @@ def _at(event: Event) -> str:
     return ""
 
 
-def _fix(where: str, who: str) -> Advice:
+def _fix_error(where: str, who: str) -> Advice:
     return Advice(
         f"Fix the error at {where or 'the place the traceback names'}; look at the data that only"
         f" {who.lower()} has.",
@@ -322,7 +332,7 @@ def _fix(where: str, who: str) -> Advice:
     )
 
 
-def _record() -> Advice:
+def _record_traceback() -> Advice:
     return Advice(
         "Let torchrun show the traceback of the rank that fails.",
         code=(

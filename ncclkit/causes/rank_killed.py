@@ -81,8 +81,9 @@ code."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the
-    launcher did not send.
+    """Found where the scheduler ended the job, or a process was killed.
+
+    It died of signal 9 or 15 that the launcher did not send.
     """
     scheduler = [e for e in case.of(SlurmEvent) if e.data.what in BY]
     after = _after_failure(case, scheduler)
@@ -97,9 +98,9 @@ def diagnose(case: Case) -> Finding:
         say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}."
         hosts = name_hosts(scheduler)
         strength: Strength = "proven"
-        if _stood(case, event):
+        if _signs_of_hang(case, event):
             strength = "likely"
-        return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
+        return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue_advice(),))
     memory = [
         *case.of(KernelOom),
         *case.of(SlurmEvent, what="oom"),
@@ -109,7 +110,9 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of(RunEnd) if e.data.reason in OURS]
     killed = {
-        rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9
+        rank: end
+        for rank, end in rank_states(case).killed.items()
+        if not ours or _signal_number(end) == 9
     }
     if killed:
         return _finding(case, killed)
@@ -124,11 +127,11 @@ def _launcher_stopped(case: Case) -> Finding:
     """
     reported = [e for e in case.of(PythonException) if str(e.data.type).endswith("SignalException")]
     reported += matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
-    closed = _terminal(case)
+    closed = _closed_terminal(case)
     if closed:
         return closed
     named = case.of(SystemFault, what="killed")
-    first = _elsewhere(case, reported)
+    first = _ended_elsewhere(case, reported)
     if first:
         return clear(
             ID,
@@ -142,7 +145,7 @@ def _launcher_stopped(case: Case) -> Finding:
             f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
             pick(reported, named),
             ranks=ranks_in(named),
-            advice=_risks(),
+            advice=_advice_on_sender(),
             next=experiment(case),
         )
     went_well = case.of("nccl.destroy", "elastic.exit", "c10d.timeout")
@@ -154,7 +157,7 @@ def _launcher_stopped(case: Case) -> Finding:
     )
 
 
-def _terminal(case: Case) -> Finding | None:
+def _closed_terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
@@ -178,7 +181,7 @@ DETACH = Advice(
 )
 
 
-def _stood(case: Case, event: Event) -> list[Event]:
+def _signs_of_hang(case: Case, event: Event) -> list[Event]:
     """Signs that the job hung before.
 
     A time limit or a user's cancellation also ends a job that hangs.
@@ -218,7 +221,7 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     return [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
-def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
+def _ended_elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     """Ranks that ended with an error of their own, in the log of a launcher that was
     not stopped.
     """
@@ -229,7 +232,7 @@ def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     return []
 
 
-def _number(end: Event) -> int:
+def _signal_number(end: Event) -> int:
     """Number of the signal that ended a process."""
     is_exit = isinstance(end.data, (ElasticExit, ElasticRoot, SlurmEvent))
     number = None
@@ -246,9 +249,15 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of(FlightMissing), limit=5)
         return found(
-            ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks()
+            ID,
+            "likely",
+            say,
+            why,
+            ranks=ranks,
+            hosts=name_hosts(killed.values()),
+            advice=_advice_on_sender(),
         )
-    number = _number(first)
+    number = _signal_number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
         f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file"
@@ -262,12 +271,12 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
         pick(killed.values(), case.of(GlooClosed), case.of(C10dTimeout), limit=5),
         ranks=ranks,
         hosts=name_hosts(killed.values()),
-        advice=_risks(),
+        advice=_advice_on_sender(),
         next=experiment(case),
     )
 
 
-def _risks() -> tuple[Advice, ...]:
+def _advice_on_sender() -> tuple[Advice, ...]:
     return (
         Advice(
             "Look up in the kernel's and the scheduler's logs who sent the signal, at the time at"
@@ -281,11 +290,11 @@ def _risks() -> tuple[Advice, ...]:
             risk="None, it only reads.",
         ),
         RESTART,
-        _requeue(),
+        _requeue_advice(),
     )
 
 
-def _requeue() -> Advice:
+def _requeue_advice() -> Advice:
     return Advice(
         "Save checkpoints on a signal before the limit and let the job be requeued.",
         command="sbatch --signal=B:USR1@300 --requeue …",

@@ -97,17 +97,18 @@ DIGITS = frozenset("0123456789")
 
 
 def features(lines: Iterable[str]) -> Iterator[str]:
-    """The words of lines, numbers of up to three digits, and all pieces of three and four letters
-    of each word.
+    """The words of lines, and all pieces of each word.
+
+    Numbers of up to three digits; pieces of three and four letters.
 
     Times, hosts, addresses and folders differ from job to job and are left out.
     """
     for line in lines:
-        for word in _words(line):
-            yield from _pieces(word)
+        for word in _words_of_line(line):
+            yield from _pieces_of_word(word)
 
 
-def _pieces(word: str) -> Iterator[str]:
+def _pieces_of_word(word: str) -> Iterator[str]:
     yield word
     if word[0] not in DIGITS:
         edged = f"<{word[:40]}>"
@@ -116,7 +117,7 @@ def _pieces(word: str) -> Iterator[str]:
                 yield edged[i : i + n] + "~"
 
 
-def _words(line: str) -> list[str]:
+def _words_of_line(line: str) -> list[str]:
     text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
     return [word for word in WORD.findall(text) if word[0] not in DIGITS or len(word) <= 3]
@@ -129,8 +130,11 @@ def number(feature: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def numbers(word: str) -> array[int]:
-    """The numbers of the features of a word, in their order: lines share most of their words."""
-    return array("I", map(number, _pieces(word)))
+    """The numbers of the features of a word, in their order.
+
+    Lines share most of their words.
+    """
+    return array("I", map(number, _pieces_of_word(word)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ class Weights:
 
         How often (as a logarithm) times how rare, of length 1 together.
         """
-        return self.spread_words(Counter(chain.from_iterable(map(_words, lines))))
+        return self.spread_words(Counter(chain.from_iterable(map(_words_of_line, lines))))
 
     def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
         """The same of words, and how often each stands in the text."""
@@ -177,7 +181,10 @@ class Weights:
         return {cause: bias + scale * total for cause, bias, scale, total in rows}
 
     def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
-        """How much the words of a line add to the score of a cause in its text."""
+        """How much the words of a line add to a cause's score.
+
+        The score in its text.
+        """
         at = self.causes.index(cause)
         width = len(self.causes)
         stored = memoryview(self.stored).cast("b")
@@ -266,7 +273,14 @@ def comparable(events: Iterable[Event]) -> bool:
     ``RuntimeError: NCCL error`` resembles everything.
     """
     return (
-        len({word for event in events for line in event.text.split("\n") for word in _words(line)})
+        len(
+            {
+                word
+                for event in events
+                for line in event.text.split("\n")
+                for word in _words_of_line(line)
+            }
+        )
         >= ENOUGH
     )
 
@@ -279,16 +293,17 @@ class Text:
 
     def __init__(self, lines: Sequence[tuple[str, Event]]) -> None:
         self.lines = lines
-        self._words = [tuple(map(intern, _words(line))) for line, _ in lines]
+        self._words = [tuple(map(intern, _words_of_line(line))) for line, _ in lines]
         self._spread = weights().spread_words(Counter(chain.from_iterable(self._words)))
-        self.shares = _shares(weights(), self._spread)
+        self.shares = _shares_of_causes(weights(), self._spread)
         """As `shares` gives them."""
 
     def heaviest(
         self, cause: str, count: int, signs: Sequence[Event] = ()
     ) -> list[tuple[float, str, Event]]:
-        """How much the lines that speak most for a cause weigh, and these lines, the heaviest
-        first.
+        """How much the lines that speak most for a cause weigh.
+
+        And these lines, the heaviest first.
 
         signs: what says that anything failed; only such lines are taken where there are any.
         """
@@ -310,10 +325,10 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
     Healthy jobs are one of them (`WELL`).
     """
     known = known or weights()
-    return _shares(known, known.spread(lines))
+    return _shares_of_causes(known, known.spread(lines))
 
 
-def _shares(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
+def _shares_of_causes(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
     scores = known.scores(spread)
     best = max(scores.values())
     powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}
@@ -324,19 +339,26 @@ def _shares(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
 
 
 def messenger(text: Text) -> bool:
-    """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
+    """Whether lines clearly resemble a cause.
+
+    The exception of a rank is then only its sign.
+    """
     first, share = next(iter(text.shares.items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 
 
 def resembles_sound_job(text: Text, sound: float) -> bool:
-    """Whether a text resembles a sound job more than any failure, and by more than this share."""
+    """Whether a text resembles a sound job more than any failure.
+
+    And by more than this share.
+    """
     well = text.shares[WELL]
     return well > sound and well == max(text.shares.values())
 
 
 def is_resembling(finding: Finding) -> bool:
-    """Whether a finding rests on its wording or on settled cases alone, so that no
-    cause is known.
+    """Whether a finding rests on its wording or on settled cases alone.
+
+    So no cause is known.
     """
     return finding.say.startswith(SAYS)

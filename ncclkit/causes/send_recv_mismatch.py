@@ -73,19 +73,20 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports
-    unmatched calls.
+    """Found where split sizes differ or point-to-point calls do not match.
+
+    A call timed out waiting, or a library reports it.
     """
     for witness in (
-        _dumped,
-        _splits,
+        _splits_in_dumps,
+        _unequal_splits,
         _printed_splits,
-        _passed,
-        _recorded,
-        _facing,
-        _unpaired,
-        _waited,
-        _last,
+        _passed_exchange,
+        _pairs_in_dumps,
+        _facing_ranks,
+        _unpaired_call,
+        _timed_out_exchange,
+        _last_calls,
     ):
         finding = witness(case)
         if finding is not None:
@@ -99,7 +100,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _passed(case: Case) -> Finding | None:
+def _passed_exchange(case: Case) -> Finding | None:
     """A rank still waits in an exchange that the others have completed.
 
     It expects more than it was sent.
@@ -111,8 +112,10 @@ def _passed(case: Case) -> Finding | None:
         return None
     say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
     if len(here) > len(on):
-        return _sizes(f"{say}had finished: too little was sent to those that wait.", on, here)
-    return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
+        return _sizes_finding(
+            f"{say}had finished: too little was sent to those that wait.", on, here
+        )
+    return _sizes_finding(say + "had finished: it expects more than its peers sent.", here, on)
 
 
 def _waiting_of(gap: Event) -> tuple[int, ...]:
@@ -121,7 +124,7 @@ def _waiting_of(gap: Event) -> tuple[int, ...]:
     return ()
 
 
-def _waited(case: Case) -> Finding | None:
+def _timed_out_exchange(case: Case) -> Finding | None:
     """Ranks timed out in a send, a receive or an exchange, or a library says that calls do not
     match.
     """
@@ -158,7 +161,7 @@ def _waited(case: Case) -> Finding | None:
         pick(said, gaps, waiting),
         ranks=ranks if said else (),
         advice=_advice(),
-        next=_question(),
+        next=_recording_experiment(),
     )
 
 
@@ -169,7 +172,7 @@ def _single_calls(case: Case) -> list[Event]:
     if waits:
         ends = case.of("python.exception", "stack")
     ends = [e for e in ends if e.data.frames and e.rank is not None]
-    return [e for e in ends if _is_single_call(_innermost(e))]
+    return [e for e in ends if _is_single_call(_innermost_frame(e))]
 
 
 def _is_single_call(frame: Mapping[str, Any]) -> bool:
@@ -180,17 +183,17 @@ def _is_single_call(frame: Mapping[str, Any]) -> bool:
     return frame.get("func") in ("send", "recv") and "torch/distributed" in str(frame.get("file"))
 
 
-def _innermost(event: Event) -> Mapping[str, Any]:
+def _innermost_frame(event: Event) -> Mapping[str, Any]:
     frames = event.data.frames
     return dict(frames[0] if event.kind == "stack" else frames[-1])
 
 
-def _unpaired(case: Case) -> Finding | None:
+def _unpaired_call(case: Case) -> Finding | None:
     unpaired = _single_calls(case)
     if not unpaired:
         return None
     own = own_frame(unpaired[0].data.frames, innermost_first=unpaired[0].kind == "stack")
-    call = _innermost(unpaired[0]).get("func")
+    call = _innermost_frame(unpaired[0]).get("func")
     where = place(own)
     who = who_of(unpaired)
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
@@ -207,7 +210,7 @@ def _unpaired(case: Case) -> Finding | None:
     )
 
 
-def _splits(case: Case) -> Finding | None:
+def _unequal_splits(case: Case) -> Finding | None:
     """A rank was sent more than it expected in an all_to_all.
 
     Where most ranks were, it is the one that was not.
@@ -231,10 +234,10 @@ def _splits(case: Case) -> Finding | None:
     # a sender that is odd to all is noticed by all
     if not odd and len(ranks) == 1 and len(others) > 1:
         odd = ranks
-    return _sizes(say, sizes, inside, odd)
+    return _sizes_finding(say, sizes, inside, odd)
 
 
-def _dumped(case: Case) -> Finding | None:
+def _splits_in_dumps(case: Case) -> Finding | None:
     """The Flight Recorder dumps of all ranks show sizes of an all_to_all that do not fit."""
     lines = case.of(FlightMismatch, field="splits")
     if not lines:
@@ -247,7 +250,7 @@ def _dumped(case: Case) -> Finding | None:
     )
     say += f"expect {data.odd[0]['value']}"
     say += f": the splits of {name_ranks(odd)} do not fit those of the others." if odd else "."
-    return _sizes(say, lines, case.of(FlightMissing), odd)
+    return _sizes_finding(say, lines, case.of(FlightMissing), odd)
 
 
 def _printed_splits(case: Case) -> Finding | None:
@@ -278,10 +281,10 @@ def _printed_splits(case: Case) -> Finding | None:
         if len(pairs) > 1 and len(odd) == 1
         else "."
     )
-    return _sizes(say, [reported[taker], reported[sender]], [], odd)
+    return _sizes_finding(say, [reported[taker], reported[sender]], [], odd)
 
 
-def _sizes(
+def _sizes_finding(
     say: str, faulty: list[Event], others: list[Event], ranks: tuple[int, ...] | None = None
 ) -> Finding:
     if ranks is None:
@@ -289,7 +292,7 @@ def _sizes(
     else:
         odd = ranks
     why = pick(faulty, others, limit=4)
-    return found(ID, "likely", say, why, ranks=odd, advice=(SPLITS,), next=_question())
+    return found(ID, "likely", say, why, ranks=odd, advice=(SPLITS,), next=_recording_experiment())
 
 
 SPLITS = Advice(
@@ -307,7 +310,7 @@ SPLITS = Advice(
 )
 
 
-def _recorded(case: Case) -> Finding | None:
+def _pairs_in_dumps(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of(FlightP2p)
     waiting = {rank for event in pairs for rank in event.data.waiting}
@@ -318,7 +321,7 @@ def _recorded(case: Case) -> Finding | None:
     if wrong[0].data.live:
         say = _unmatched_now(case, wrong[0])
     else:
-        say = _unmatched(wrong[0])
+        say = _unmatched_in_words(wrong[0])
     pair = {rank for event in wrong for rank in (event.data.src, event.data.dst)}
     most = {
         rank
@@ -350,7 +353,7 @@ def _unmatched_now(case: Case, event: Event) -> str:
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
-def _unmatched(event: Event[FlightP2p]) -> str:
+def _unmatched_in_words(event: Event[FlightP2p]) -> str:
     """Sentence on the calls between two ranks: other sizes, or a call without its counterpart."""
     data = event.data
     sender = data.src
@@ -371,7 +374,7 @@ def _unmatched(event: Event[FlightP2p]) -> str:
     return f"{waits} and waits in another call ({counts})."
 
 
-def _facing(case: Case) -> Finding | None:
+def _facing_ranks(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log.
 
     Two ranks each wait for the other's matching call.
@@ -386,10 +389,12 @@ def _facing(case: Case) -> Finding | None:
     say = f"Ranks {one.rank} and {two.rank} both {does}, so neither reaches the matching call."
     why = pick(both, rank_states(case).waiting.values())
     ranks = (one.rank or 0, two.rank or 0)
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
+    return found(
+        ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_recording_experiment()
+    )
 
 
-def _last(case: Case) -> Finding | None:
+def _last_calls(case: Case) -> Finding | None:
     """The log of calls ends in sends and receives, which is only the symptom."""
     calls = [e for e in case.of(NcclOp) if e.data.op in ("Send", "Recv")]
     if not calls or case.of(NcclDestroy):
@@ -423,7 +428,7 @@ def experiment(case: Case) -> Experiment:
     Gloo records none, so there run without the program.
     """
     if not case.of(GlooTimeout):
-        return _question()
+        return _recording_experiment()
     return minimal(
         "Does a plain all_reduce work on the same ranks, without the program's own sends and"
         " receives?",
@@ -438,7 +443,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-def _question() -> Experiment:
+def _recording_experiment() -> Experiment:
     return recorded(
         "Which send or receive has no counterpart, when each call is recorded?",
         {

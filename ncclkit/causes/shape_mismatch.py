@@ -90,7 +90,15 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where sizes or types of one sequence number differ between ranks."""
-    for witness in (_flight, _fingerprint, _entries, _watchdog, _logged, _library, _models):
+    for witness in (
+        _mismatch_in_dumps,
+        _fingerprint_mismatch,
+        _printed_mismatch,
+        _watchdog_mismatch,
+        _logged_mismatch,
+        _library_mismatch,
+        _differing_models,
+    ):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -104,40 +112,42 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _flight(case: Case) -> Finding | None:
+def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
         if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             if right:
                 witness = None
             else:
-                witness = _witness(case, odd)
+                witness = _witness_of_size(case, odd)
             if witness is not None:
                 odd = [group for group in odd if group is not witness[1]]
                 right = [witness[1]]
             first, *others = [*odd, *right]
             brought = [
-                f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}"
+                f"{name_ranks(ranks_of([group]))} passed {_shortened_value(group.get('value'))}"
                 for group in others
             ]
             say = (
-                f"{_who(ranks_of([first]))} called collective {event.data.seq} with"
+                f"{_ranks_in_words(ranks_of([first]))} called collective {event.data.seq} with"
                 f" {event.data.field} "
             )
-            say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
+            say += f"{_shortened_value(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
-            return _found(case, say, [event, *case.of(GlooSizeMismatch)[:1]], ranks_of(odd))
+            return _shape_finding(case, say, [event, *case.of(GlooSizeMismatch)[:1]], ranks_of(odd))
     return None
 
 
-def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
+def _witness_of_size(
+    case: Case, two: Sequence[Mapping[str, Any]]
+) -> tuple[str, Mapping[str, Any]] | None:
     """Name of a rank without a dump that received another size than its own call, and the side it
     agrees with.
     """
     lines = [
         e for e in case.of(GlooSizeMismatch) if e.rank is not None and e.rank not in ranks_of(two)
     ]
-    known = [(group, _bytes(group.get("value"))) for group in two]
+    known = [(group, _bytes_of_call(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
         return None
     small, large = (group for group, _ in sorted(known, key=lambda pair: pair[1] or 0))
@@ -147,7 +157,7 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
     return name_ranks(ranks_in(lines[:1])), small if wanted < came else large
 
 
-def _bytes(value: Any) -> int | None:
+def _bytes_of_call(value: Any) -> int | None:
     """Size of a call: elements by its shapes, or bytes by its types.
 
     None where neither is known.
@@ -177,7 +187,7 @@ WIDTH = {
 """Bytes of an element, by the Flight Recorder's names of types."""
 
 
-def _fingerprint(case: Case) -> Finding | None:
+def _fingerprint_mismatch(case: Case) -> Finding | None:
     for event in case.of(C10dMismatch):
         differs = set(event.data.differs or ())
         if (
@@ -187,14 +197,14 @@ def _fingerprint(case: Case) -> Finding | None:
         ):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{_who(ranks)} call {event.data.a_op} with tensors of different "
+                f"{_ranks_in_words(ranks)} call {event.data.a_op} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
-            return _found(case, say, [event], ranks)
+            return _shape_finding(case, say, [event], ranks)
     return None
 
 
-def _watchdog(case: Case) -> Finding | None:
+def _watchdog_mismatch(case: Case) -> Finding | None:
     """Watchdogs name different numbers of elements for one sequence number."""
     for one in differing_timeouts_of(case):
         if one.what == "size":
@@ -211,24 +221,24 @@ def _watchdog(case: Case) -> Finding | None:
             if one.of_different_calls:
                 strength = "possible"
             lines = cited(*sorted(one.sides.values(), key=len))
-            return _found(
+            return _shape_finding(
                 case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength
             )
     return None
 
 
-def _logged(case: Case) -> Finding | None:
+def _logged_mismatch(case: Case) -> Finding | None:
     """NCCL's own lines show the same call with other sizes or types on some ranks."""
     for one in differing_calls(case):
         if one.what in ("size", "dtype") and not of_different_calls(one):
             strength: Strength = "possible"
             if failed(case):
                 strength = "likely"
-            return _found(case, f"{one.summary}.", [*one.evidence], one.culprits, strength)
+            return _shape_finding(case, f"{one.summary}.", [*one.evidence], one.culprits, strength)
     return None
 
 
-def _library(case: Case) -> Finding | None:
+def _library_mismatch(case: Case) -> Finding | None:
     gloo = case.of(GlooSizeMismatch)
     nccl = [e for e in family(case, "ib_completion") if e.data.status == LENGTH_ERROR]
     nccl += matching(
@@ -261,24 +271,26 @@ def _library(case: Case) -> Finding | None:
         sizes = f" ({a} bytes arrived where {b} were expected)"
     ranks = ranks_in(lines)
     say = (
-        f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors"
-        " differ, or they call different collectives."
+        f"{_ranks_in_words(ranks)} received data of another size than expected{sizes}:"
+        " the ranks' tensors differ, or they call different collectives."
     )
     why = pick(lines, case.of(GlooClosed), limit=4)
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_question())
+    return found(
+        ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_recording_experiment()
+    )
 
 
-def _found(
+def _shape_finding(
     case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven"
 ) -> Finding:
     if strength == "proven":
         following = None
     else:
-        following = _question()
+        following = _recording_experiment()
     return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(case), next=following)
 
 
-def _entries(case: Case) -> Finding | None:
+def _printed_mismatch(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
     events = differing_entries(case, "sizes")
     sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
@@ -288,9 +300,11 @@ def _entries(case: Case) -> Finding | None:
         or (sizes and unlike_calls(events[0].data.op.upper(), sizes))
     ):
         return None
-    brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data.sizes)}" for e in events[:4]]
+    brought = [
+        f"{name_ranks(ranks_in([e]))} passed {_shortened_value(e.data.sizes)}" for e in events[:4]
+    ]
     say = f"In collective {events[0].data.seq} ({events[0].data.op}) {', '.join(brought)}."
-    return _found(
+    return _shape_finding(
         case,
         say,
         events,
@@ -299,7 +313,7 @@ def _entries(case: Case) -> Finding | None:
     )
 
 
-def _models(case: Case) -> Finding | None:
+def _differing_models(case: Case) -> Finding | None:
     """DDP compared the models of all ranks before its first step and found a parameter of another
     size.
     """
@@ -311,15 +325,23 @@ def _models(case: Case) -> Finding | None:
         f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or"
         " settings differ."
     )
-    return found(ID, "likely", say, pick(lines), ranks=ranks, advice=(ONE_MODEL,), next=_question())
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines),
+        ranks=ranks,
+        advice=(ONE_MODEL,),
+        next=_recording_experiment(),
+    )
 
 
-def _who(ranks: tuple[int, ...]) -> str:
+def _ranks_in_words(ranks: tuple[int, ...]) -> str:
     name = name_ranks(ranks)
     return name[:1].upper() + name[1:]
 
 
-def _short(value: Any) -> str:
+def _shortened_value(value: Any) -> str:
     return " ".join(str(value).split())[:120]
 
 
@@ -358,10 +380,10 @@ def _advice(case: Case) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run again with every call recorded with its shapes and types."""
-    return _question()
+    return _recording_experiment()
 
 
-def _question() -> Experiment:
+def _recording_experiment() -> Experiment:
     return recorded(
         "Do all ranks bring the same shapes and types, when each call is recorded?",
         {

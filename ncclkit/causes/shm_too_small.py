@@ -78,8 +78,9 @@ TINY, FULL = 64 << 20, 32 << 20
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process was refused memory in /dev/shm, or where it is as small as a
-    container's default.
+    """Found where a process was refused memory in /dev/shm.
+
+    Or where it is as small as a container's default.
     """
     said = _shm_errors(case)
     small = [
@@ -192,7 +193,7 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     size = host.number("limits.shm.size")
     free = host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
@@ -279,7 +280,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.shm.size", "limits.shm.free"),
-    risks=_risks,
+    risks=_host_risks,
     fine="/dev/shm has room for NCCL and data-loader workers.",
     next=experiment,
 )

@@ -89,22 +89,22 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
     states = rank_states(case)
-    acquitted = _acquitted(case, states)
+    acquitted = _all_acquitted(case, states)
     if acquitted:
         return acquitted
     for witness in (
-        _flight,
+        _missing_in_dumps,
         _not_begun,
-        _barrier,
-        _stacks,
-        _behind,
-        _ras,
+        _missing_at_barrier,
+        _apart_by_stack,
+        _behind_by_watchdog,
+        _behind_by_ras,
         _launched_late,
         *WITNESSES,
     ):
         suspicion = witness(case, states)
         if suspicion:
-            return _suspected(case, states, suspicion)
+            return _finding_of_suspicion(case, states, suspicion)
     measured = measured_steps(case)
     if measured and not states.waiting:
         return _of_steps(case, *measured)
@@ -127,7 +127,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _acquitted(case: Case, states: RankStates) -> Finding | None:
+def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
     """What shows at once that no rank was merely late."""
     dead = states.dead
     if dead:
@@ -154,7 +154,7 @@ def _acquitted(case: Case, states: RankStates) -> Finding | None:
     return None
 
 
-def _suspected(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
+def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     """What a witness says; weaker where the timeout had not passed: a rank may be in time."""
     finding = _finding(case, states, suspicion)
     if finding.strength == "likely" and unreached_timeout(case)[0]:
@@ -194,7 +194,7 @@ def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
     )
 
 
-def _flight(case: Case, states: RankStates) -> Suspicion | None:
+def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that never launched the collective, by the dumps.
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
@@ -204,18 +204,18 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
         for e in case.of("flight.missing", "flight.p2p")
         if e.kind == "flight.missing" or not e.data.live
     ]
-    stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.waiting}
+    stuck = {rank for gap in gaps if _awaited_ranks(gap) for rank in gap.data.waiting}
     for gap in gaps:
         roots = [
             r
-            for r in _awaited(gap)
+            for r in _awaited_ranks(gap)
             if r not in stuck and r not in states.ended and r not in states.waiting
         ]
         if roots:
             if gap.data.live:
                 alive = []
             else:
-                alive = _alive(case, roots)
+                alive = _signs_of_life(case, roots)
             sure: Strength = "likely"
             if alive:
                 sure = "proven"
@@ -254,12 +254,12 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     return None
 
 
-def _awaited(gap: Event) -> list[int]:
+def _awaited_ranks(gap: Event) -> list[int]:
     """Ranks that did not make a collective, a send or a receive, by the dumps."""
     return gap.data.missing if isinstance(gap.data, FlightMissing) else gap.data.lacking
 
 
-def _barrier(case: Case, states: RankStates) -> Suspicion | None:
+def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
@@ -273,12 +273,12 @@ def _barrier(case: Case, states: RankStates) -> Suspicion | None:
         if late:
             alive = []
             if asked:
-                alive = _alive(case, late)
+                alive = _signs_of_life(case, late)
             return "proven" if alive else "likely", tuple(late), [report, *alive]
     return None
 
 
-def _alive(case: Case, ranks: list[int]) -> list[Event]:
+def _signs_of_life(case: Case, ranks: list[int]) -> list[Event]:
     """Events that show for each of these ranks that its process was alive in the hang and not
     waiting itself.
 
@@ -295,7 +295,7 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     return []
 
 
-def _stacks(case: Case, states: RankStates) -> Suspicion | None:
+def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in
     one.
 
@@ -317,7 +317,7 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     )
 
 
-def _behind(case: Case, states: RankStates) -> Suspicion | None:
+def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose watchdog says that the collective was never enqueued there, and that no call is
     in flight.
     """
@@ -340,7 +340,7 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
     return None
 
 
-def _ras(case: Case, states: RankStates) -> Suspicion | None:
+def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS.
 
     Only the communicator of all ranks is compared.
@@ -646,7 +646,7 @@ Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 """How sure, which ranks, and what says so."""
 
 
-def _outlying(case: Case, states: RankStates) -> Suspicion | None:
+def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
     """Where no stack could be read.
 
     A few ranks compute while the others idle, or idle while the others spin.
@@ -662,7 +662,7 @@ def _outlying(case: Case, states: RankStates) -> Suspicion | None:
     return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
-def _absent(case: Case, states: RankStates) -> Suspicion | None:
+def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks of a run of ours whose process lived and never said that it had begun, while others
     waited at the start.
 
@@ -691,23 +691,23 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
     )
 
 
-def _silent(case: Case, states: RankStates) -> Suspicion | None:
+def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
     """The only ranks without a watchdog line, where most have one."""
     silent = states.silent
     if (
         not silent
         or len(silent) > max(1, len(states.members) // 4)
         or len(states.waiting) < 2
-        or _differ(states)
+        or _calls_differ(states)
     ):
         return None
     return "likely", silent, [event for rank in silent for event in last_own_line(case, rank)]
 
 
-def _busy(case: Case, states: RankStates) -> Suspicion | None:
+def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
     phase = startup_phase(case, "data", "skip")
-    if phase is None or states.ended or _differ(states) or rank_of(phase) in states.waiting:
+    if phase is None or states.ended or _calls_differ(states) or rank_of(phase) in states.waiting:
         return None
     return (
         "likely",
@@ -716,17 +716,17 @@ def _busy(case: Case, states: RankStates) -> Suspicion | None:
     )
 
 
-def _progress(case: Case, states: RankStates) -> Suspicion | None:
+def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
     running = [e for e in case.of(StepProgress) if rank_of(e) not in states.waiting]
-    if not states.waiting or not running or states.ended or _differ(states):
+    if not states.waiting or not running or states.ended or _calls_differ(states):
         return None
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
     lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit]
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
 
 
-def _symptom(case: Case, states: RankStates) -> Suspicion | None:
+def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
     absent: list[Event] = [
         e
         for e in case.of(C10dUniqueId)
@@ -738,7 +738,7 @@ def _symptom(case: Case, states: RankStates) -> Suspicion | None:
         asked = [e.data.from_rank for e in absent if isinstance(e.data, C10dUniqueId)]
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
-    lone = _differ(states) or only_point_to_point(states.waiting.values())
+    lone = _calls_differ(states) or only_point_to_point(states.waiting.values())
     if (
         states.waiting
         and not states.ended
@@ -757,11 +757,18 @@ def _group_of(event: Event) -> str | None:
     return None
 
 
-def _differ(states: RankStates) -> bool:
+def _calls_differ(states: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
     calls = {(_group_of(e), op_of(e)) for e in states.waiting.values() if op_of(e)}
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 
-WITNESSES = (_outlying, _absent, _silent, _busy, _progress, _symptom)
+WITNESSES = (
+    _outlying_by_load,
+    _never_begun,
+    _silent_ranks,
+    _busy_with_data,
+    _loop_under_way,
+    _symptom_alone,
+)
 """In the order in which they are asked."""

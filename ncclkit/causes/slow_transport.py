@@ -47,16 +47,19 @@ cards have none."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a setting turned a path off and ranks of one machine use a slower one."""
+    """Found where a setting turned a path off.
+
+    And ranks of one machine use a slower one.
+    """
     channels = case.of(NcclChannel)
-    slow = _inside(case, [e for e in channels if e.data.via in ("SHM", "NET")])
+    slow = _inside_machine(case, [e for e in channels if e.data.via in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked: list[Event] = case.of(NcclInfo, family="p2p_disabled")
     linked += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)
-    measured = _measured(case) or _low(case)
+    measured = _measured_slow(case) or _low_speed(case)
     if measured:
         return measured
     direct = [e for e in channels if e.data.via == "P2P"]
@@ -72,7 +75,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, went_well, "Ranks of one machine talk peer to peer.", missing)
 
 
-def _measured(case: Case) -> Finding | None:
+def _measured_slow(case: Case) -> Finding | None:
     """The staged test found a rank or a pair that is slower than others with the same
     kind of link.
     """
@@ -90,7 +93,7 @@ def _measured(case: Case) -> Finding | None:
     )
 
 
-def _low(case: Case) -> Finding | None:
+def _low_speed(case: Case) -> Finding | None:
     """A live test inside one machine is slower than usual.
 
     Its numbers do not show which path was used.
@@ -123,8 +126,9 @@ ODD = Advice(
 
 
 def brakes(case: Case) -> Finding | None:
-    """Settings in NCCL's log that leave it fewer algorithms, protocols or transports, which may
-    slow a job.
+    """Settings in NCCL's log that leave it less to choose from.
+
+    Fewer algorithms, protocols or transports, which may slow a job.
     """
     lines = {
         name: e for e in case.of(NcclEnv) if limiting(name := str(e.data.name), str(e.data.value))
@@ -156,7 +160,7 @@ def brakes(case: Case) -> Finding | None:
     return found(ID, "possible", say, pick(lines.values()), advice=(advice,), next=experiment(case))
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that
     are missing.
     """
@@ -168,7 +172,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
                 " they have"
             )
             yield Risk(say, [fact], _advice(name), "likely")
-    yield from _pairs(host)
+    yield from _denied_pairs(host)
     lanes = {gpu: number(fact.value) or 0 for gpu, fact in host.gpus("pcie.width").items()}
     for gpu, width in lanes.items():
         most = host.number(f"gpu.{gpu}.pcie.width.max") or 0
@@ -182,7 +186,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             yield Risk(say + "would take longer than it should", facts, LANES, gpus=(gpu,))
 
 
-def _pairs(host: HostFacts) -> Iterator[Risk]:
+def _denied_pairs(host: HostFacts) -> Iterator[Risk]:
     """GPUs between which the driver allows no direct copies although cards or NVLink
     support them.
     """
@@ -214,7 +218,7 @@ def _pairs(host: HostFacts) -> Iterator[Risk]:
             return
 
 
-def _inside(case: Case, channels: list[Event]) -> list[Event]:
+def _inside_machine(case: Case, channels: list[Event]) -> list[Event]:
     """Channels with both ends on what NCCL takes for one machine, by the INIT lines of
     their ranks.
     """
@@ -231,14 +235,14 @@ def _env_facts(case: Case) -> list[Fact]:
     return [fact for fact in case.facts_of("env.") if fact.name[4:] in SWITCHES]
 
 
-def _switch(piece: Event | Fact) -> tuple[str, str]:
+def _name_and_value(piece: Event | Fact) -> tuple[str, str]:
     if isinstance(piece, Fact):
         return piece.name[4:], str(piece.value)
     return str(piece.data.name), str(piece.data.value)
 
 
 def _turns_off(piece: Event | Fact) -> bool:
-    name, value = _switch(piece)
+    name, value = _name_and_value(piece)
     return (name.endswith("_DISABLE") and name in SWITCHES and value == "1") or (
         name == "NCCL_P2P_LEVEL" and value.upper() in ("0", "LOC")
     )
@@ -251,7 +255,7 @@ def _finding(
     if any(e.data.via == "NET" for e in slow):
         via = "the network"
     pair = f"rank {slow[0].data.src} to rank {slow[0].data.dst}"
-    named = dict(map(_switch, switched))
+    named = dict(map(_name_and_value, switched))
     are = "are"
     if len(named) == 1:
         are = "is"
@@ -301,8 +305,9 @@ def _advice(*variables: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the same job without the settings that are set, or without any of them where none is
-    known.
+    """Run the same job without the settings that are set.
+
+    Or without any of them where none is known.
     """
     off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
     return Experiment(
@@ -334,7 +339,7 @@ LANES = Advice(
 CHECK = Preflight(
     ID,
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
-    risks=_risks,
+    risks=_host_risks,
     fine="The GPUs have all their PCIe lanes, and no setting blocks direct copies between them.",
     also=(
         "gpu.count",

@@ -64,8 +64,9 @@ HOUR = 3600
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a
-    host.
+    """Found where a rank's stack waits for the lock, or a file is left.
+
+    A lock file in the cache of a host.
     """
     lines = case.of("stack", "python.exception")
     waits = [
@@ -96,7 +97,7 @@ def diagnose(case: Case) -> Finding:
 def _finding(case: Case, waits: list[Event]) -> Finding:
     states = rank_states(case)
     locks = of_job_hosts(case, case.facts_of("software.torch.locks"))
-    ranks, (path, age) = ranks_in(waits), _oldest(locks)
+    ranks, (path, age) = ranks_in(waits), _oldest_lock(locks)
     # A rank without any evidence may be the one that compiles.
     blind = set(states.members) - {
         *stacks(case),
@@ -112,7 +113,7 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
     others = [rank for rank in states.waiting if rank not in at_the_lock]
     say = (
         f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++"
-        f" extension{_where(waits[0])}, and "
+        f" extension{_place_of_load(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
     waited = how_they_waited(states.waiting.values())
@@ -131,7 +132,7 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
     )
 
 
-def _where(wait: Event) -> str:
+def _place_of_load(wait: Event) -> str:
     """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
     frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
     if frame and is_own(frame):
@@ -139,7 +140,7 @@ def _where(wait: Event) -> str:
     return ""
 
 
-def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
+def _oldest_lock(locks: Iterable[Fact]) -> tuple[str, float]:
     """Path of the oldest lock and its age in seconds; ("", 0) where none is known."""
     rows = []
     for fact in locks:
@@ -149,11 +150,11 @@ def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
     return path, age
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
-        path, age = _oldest([fact])
+        path, age = _oldest_lock([fact])
         more = ""
         if len(fact.value) > 1:
             more = f" (and {len(fact.value) - 1} more)"
@@ -216,7 +217,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("software.torch.locks",),
-    risks=_risks,
+    risks=_host_risks,
     fine="The folder of torch's extensions holds no lock file.",
     next=experiment,
 )

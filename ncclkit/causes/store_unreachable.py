@@ -84,17 +84,17 @@ def diagnose(case: Case) -> Finding:
 
     A name that does not resolve is another cause.
     """
-    lines = _refused(case)
+    lines = _refused_connections(case)
     if not lines:
-        return first_finding(case, _not_ours, _no_family, _closed) or _all_met(case)
+        return first_finding(case, _not_ours, _no_family, _closed_port) or _all_met(case)
     named = [e for e in lines if isinstance(e.data, Endpoint) and e.data.host]
     first = (named or lines)[0]
     if isinstance(first.data, Endpoint):
         told = first.data
     else:
         told = Endpoint()
-    host = told.host or _endpoint(lines)[0]
-    port = told.port or _endpoint(lines)[1]
+    host = told.host or _endpoint_asked(lines)[0]
+    port = told.port or _endpoint_asked(lines)[1]
     host = plain_address(host)
     where = "the rendezvous endpoint"
     if host:
@@ -136,7 +136,7 @@ def diagnose(case: Case) -> Finding:
         ranks=ranks_in(lines),
         hosts=tuple(name for name, _ in holders(case, host))
         or ((host,) if host else name_hosts(lines)),
-        advice=(*_elsewhere(case, host, port, bool(foreign)), *_advice(host, port)),
+        advice=(*_other_endpoint(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
 
@@ -158,7 +158,7 @@ def _all_met(case: Case) -> Finding:
     return otherwise(ID, went_well, "The ranks met at the store.", missing)
 
 
-def _refused(case: Case) -> list[Event]:
+def _refused_connections(case: Case) -> list[Event]:
     """Events that report a failed connection to the store."""
     lines: list[Event] = case.of(StoreConnectTimeout)
     # W lines: many tries, no end
@@ -192,7 +192,7 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
     return f": the address is {name} of {there}, in a network to which {asking} has no interface"
 
 
-def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
+def _other_endpoint(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
     """Advice to use the first host's address in the network that joins all hosts, or another port
     of that address.
     """
@@ -276,7 +276,7 @@ def _no_family(case: Case) -> Finding | None:
     )
 
 
-def _closed(case: Case) -> Finding | None:
+def _closed_port(case: Case) -> Finding | None:
     """A connection test could not reach the port although a listener was there."""
     closed = _tested.paths(case, lambda link: link.rendezvous in CLOSED)
     if not closed:
@@ -302,7 +302,7 @@ def _closed(case: Case) -> Finding | None:
     )
 
 
-def _endpoint(lines: list[Event]) -> tuple[str | None, str | None]:
+def _endpoint_asked(lines: list[Event]) -> tuple[str | None, str | None]:
     for event in lines:
         match = re.search(
             r"connect to \(([^,()]+), (\d+)\)|endpoint[= ]([\w.-]+):(\d+)", event.text

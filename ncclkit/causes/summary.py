@@ -214,7 +214,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     reproduce: the command that led here; without it, the one that judges the same inputs.
     """
     scope = last_run_of(case)
-    base = _base(case)
+    base = _base_folder(case)
     first = None
     if diagnosis.verdict in ("found", "slow"):
         first = next(iter(diagnosis.findings), None)
@@ -225,16 +225,16 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
             "strength": "" if diagnosis.verdict == "slow" else first.strength or "",
             "cause": first.cause,
             "title": page(first.cause)[""],
-            "culprit": _culprit(scope, first),
-            "line": _deciding(first, base),
-        } | _step(first)
+            "culprit": _culprit_of_finding(scope, first),
+            "line": _deciding_line(first, base),
+        } | _first_step(first)
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {
-            "line": _line(diagnosis.healthy, base),
+            "line": _cited_line(diagnosis.healthy, base),
             "first_step": "Nothing needs to be done for this job.",
         }
     elif diagnosis.verdict == "running" and diagnosis.at_work:
-        known = {"line": _line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
+        known = {"line": _cited_line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     if unsettled:
         wanted = _next_evidence(scope, diagnosis, read_ranks)
@@ -246,19 +246,21 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         diagnosis.verdict,
         diagnosis.headline,
         **known,
-        job=_job(scope, diagnosis),
+        job=_job_summary(scope, diagnosis),
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
         facts=sum(fact.value is not None for fact in case.facts),
         ranks=read_ranks,
-        tested=_tested(scope) if diagnosis.verdict in ("healthy", "slow") else "",
-        missing=_missing(case, scope, diagnosis, read_ranks),
-        reproduce=reproduce or _reproduce(case),
-        errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
+        tested=_tested_in_words(scope) if diagnosis.verdict in ("healthy", "slow") else "",
+        missing=_missing_evidence(case, scope, diagnosis, read_ranks),
+        reproduce=reproduce or _command_to_reproduce(case),
+        errors=tuple(_cited_line(error, base) for error in diagnosis.errors[:SHOWN])
+        if unsettled
+        else (),
         would_tell=wanted,
     )
 
 
-def _base(case: Case) -> str:
+def _base_folder(case: Case) -> str:
     """The folder to which paths are relative: the case's, or the one that holds all inputs."""
     if case.path is not None and any(str(e.path).startswith(f"{case.path}/") for e in case.events):
         return str(case.path)
@@ -273,7 +275,7 @@ def _base(case: Case) -> str:
         return ""
 
 
-def _line(piece: Evidence, base: str) -> CitedLine:
+def _cited_line(piece: Evidence, base: str) -> CitedLine:
     cited = cite(piece)
     path = str(cited["path"])
     if base and path.startswith(f"{base}/"):
@@ -288,19 +290,19 @@ def _line(piece: Evidence, base: str) -> CitedLine:
     )
 
 
-def _deciding(finding: Finding, base: str) -> CitedLine:
+def _deciding_line(finding: Finding, base: str) -> CitedLine:
     """The line that decides, the culprit's own where there is one.
 
     Of many lines the first, and those that name it.
     """
     ranks = finding.culprits.get("ranks", ())
     if not ranks:
-        return _line(finding.evidence[0], base)
+        return _cited_line(finding.evidence[0], base)
     named = re.compile(rf"\branks? (?:[\d, -]*[, -])?(?:{'|'.join(map(str, ranks))})\b")
     pieces = [piece for piece in finding.evidence if isinstance(piece, Event)]
     own = next((piece for piece in pieces if piece.rank in ranks or named.search(piece.text)), None)
     first = finding.evidence[0]
-    line = _line(
+    line = _cited_line(
         own if own and isinstance(first, Event) and first.rank is not None else first, base
     )
     head, *rest = line.text.splitlines() or [""]
@@ -310,18 +312,20 @@ def _deciding(finding: Finding, base: str) -> CitedLine:
     return replace(line, text="\n".join([head, *hits]))
 
 
-def _culprit(case: Case, finding: Finding) -> Culprit | None:
+def _culprit_of_finding(case: Case, finding: Finding) -> Culprit | None:
     named = {key: tuple(values) for key, values in finding.culprits.items()}
     if not any(named.values()):
         return None
-    seats = tuple(_place(case, rank) for rank in named.get("ranks", ()))
+    seats = tuple(_place_of_rank(case, rank) for rank in named.get("ranks", ()))
     hosts, gpus, interfaces = (
         tuple(map(str, named.get(key, ()))) for key in ("hosts", "gpus", "interfaces")
     )
-    return Culprit(seats, hosts, gpus, interfaces, _who(seats, hosts, gpus, interfaces))
+    return Culprit(
+        seats, hosts, gpus, interfaces, _culprit_in_words(seats, hosts, gpus, interfaces)
+    )
 
 
-def _who(
+def _culprit_in_words(
     seats: tuple[RankPlace, ...],
     hosts: tuple[str, ...],
     gpus: tuple[str, ...],
@@ -344,7 +348,7 @@ def _who(
     return f"{first}{where}"
 
 
-def _place(case: Case, rank: int) -> RankPlace:
+def _place_of_rank(case: Case, rank: int) -> RankPlace:
     """Where a rank ran: its host, and its GPU by the start of NCCL."""
     host = next((event.host for event in case.on(rank) if event.host), "")
     start = next(
@@ -366,7 +370,7 @@ def _place(case: Case, rank: int) -> RankPlace:
     return RankPlace(rank, host, gpu)
 
 
-def _step(finding: Finding) -> dict[str, str]:
+def _first_step(finding: Finding) -> dict[str, str]:
     if finding.next and (finding.experiment_first or not finding.advice):
         return {"first_step": f"Make this experiment: {finding.next.question}"}
     if not finding.advice:
@@ -375,13 +379,13 @@ def _step(finding: Finding) -> dict[str, str]:
     return {"first_step": first.do, "command": first.command or "; ".join(first.exports)}
 
 
-def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
+def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
     known = diagnosis.job
     times = [e.time for e in case.events if e.time is not None and not e.kind.startswith(OUTSIDE)]
     versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
     return JobSummary(
         id=_job_id(case),
-        command=_command(case),
+        command=_command_of_job(case),
         ranks=known.get("ranks"),
         hosts=tuple(known.get("hosts") or ()),
         started=min(times, default=None),
@@ -403,7 +407,7 @@ def _job_id(case: Case) -> str:
     return ""
 
 
-def _command(case: Case) -> str:
+def _command_of_job(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
     seen = case.of(AttachRank)
     command = next((event.data.command for event in seen if event.data.command), "")
@@ -425,18 +429,18 @@ def _evidence_read(case: Case) -> tuple[int, ...]:
     return tuple(sorted(logged | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
 
 
-def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
+def _absent_ranks(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
     if read_ranks:
         return sorted(set(ranks(case.events, case.inputs)) - set(read_ranks))
     return []
 
 
-def _missing(
+def _missing_evidence(
     case: Case, scope: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
 ) -> tuple[str, ...]:
     missing = [str(problem) for problem in case.about.get("problems", ())]
-    missing += _earlier(case, scope) + ([diagnosis.ended] if diagnosis.ended else [])
-    absent = _absent(scope, read_ranks)
+    missing += _earlier_attempts(case, scope) + ([diagnosis.ended] if diagnosis.ended else [])
+    absent = _absent_ranks(scope, read_ranks)
     missing += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
     missing += (
@@ -448,28 +452,28 @@ def _missing(
     return (
         *missing,
         *(
-            [f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."]
+            [f"{text.plural(count, 'cause')} not evaluated: {_lacking_evidence(scope, diagnosis)}."]
             if count
             else []
         ),
     )
 
 
-def _earlier(case: Case, scope: Case) -> list[str]:
+def _earlier_attempts(case: Case, scope: Case) -> list[str]:
     """Up to which line a log is about an earlier job or attempt, which is not judged."""
     kept = {id(event) for event in scope.events}
     last = dict[str, Event]()
     for event in case.events:
         if id(event) not in kept and event.line and not RUN.search(event.path):
             last[event.path] = max(event, last.get(event.path, event), key=lambda one: one.line)
-    lines = (_line(last[path], _base(case)) for path in sorted(last))
+    lines = (_cited_line(last[path], _base_folder(case)) for path in sorted(last))
     ends = [f"{line.path or 'the log'} up to line {line.line}" for line in lines]
     if ends:
         return [f"An earlier job or attempt is not judged: {text.some(ends)}."]
     return []
 
 
-def _lacking(case: Case, diagnosis: Diagnosis) -> str:
+def _lacking_evidence(case: Case, diagnosis: Diagnosis) -> str:
     """The evidence that most causes which were not evaluated ask for, and that the case does not
     hold.
     """
@@ -487,7 +491,7 @@ def _lacking(case: Case, diagnosis: Diagnosis) -> str:
     return ", ".join(name for name, lacking in lacks.items() if lacking) or "evidence missing"
 
 
-def _tested(case: Case) -> str:
+def _tested_in_words(case: Case) -> str:
     """Over what the last live test ran, and of what it says nothing; empty without one."""
     if not case.measurements:
         return ""
@@ -517,7 +521,7 @@ def _next_evidence(
         wanted.append(
             "NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered)."
         )
-    absent = _absent(case, read_ranks)
+    absent = _absent_ranks(case, read_ranks)
     if absent:
         wanted.append(f"The logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.frames for event in case.of(PythonException)):
@@ -532,7 +536,7 @@ def _next_evidence(
     return tuple(wanted[:SHOWN])
 
 
-def _reproduce(case: Case) -> str:
+def _command_to_reproduce(case: Case) -> str:
     """``ncclkit diagnose`` with what was read.
 
     The logs as they were named, the case folder, or the inputs' folder.
@@ -549,7 +553,7 @@ def _reproduce(case: Case) -> str:
     if len(case.inputs) == 1:
         only = str(case.inputs[0]["path"])
     else:
-        only = _base(case)
+        only = _base_folder(case)
     if only and os.path.exists(only):
         return shlex.join(["ncclkit", "diagnose", only])
     return ""

@@ -27,7 +27,9 @@ def suspect_finding(
     text: Text,
     signs: Sequence[Event],
 ) -> Finding:
-    """One suspect as a finding; what a rule says of it stays, with the look before its advice.
+    """One suspect as a finding.
+
+    What a rule says of it stays, with the look before its advice.
 
     signs: the lines that say failure or complaint.
     """
@@ -41,11 +43,11 @@ def suspect_finding(
         check=" ".join(about["How to be sure"].split()),
         risk="It may be another cause: look first, then change one thing.",
     )
-    evidence, like = _evidence(suspect.cause, suspects, text, signs)
+    evidence, like = _heaviest_lines(suspect.cause, suspects, text, signs)
     return found(
         suspect.cause,
         "possible",
-        _sentence(suspect, suspects, about[""].rstrip("."), like),
+        _suspect_sentence(suspect, suspects, about[""].rstrip("."), like),
         evidence,
         advice=(look, advice),
         next=catalogue()[suspect.cause].experiment(case),
@@ -53,7 +55,10 @@ def suspect_finding(
 
 
 def look_advice(look: Look) -> Advice:
-    """The look that decides, as the first thing to do: now, and at the next run."""
+    """The look that decides, as the first thing to do.
+
+    Now, and at the next run.
+    """
     next_time = ""
     if look.next_time:
         next_time = f"For the next run, a line of the job script: {look.next_time}"
@@ -66,7 +71,7 @@ def look_advice(look: Look) -> Advice:
     )
 
 
-def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
+def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
     """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
     say = f'{SAYS}; a usual suspect is "{title}"'
     if like:
@@ -86,7 +91,7 @@ def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -
     return f"{say}{why}.{counted}"
 
 
-def _evidence(
+def _heaviest_lines(
     cause: str, suspects: Differential, text: Text, signs: Sequence[Event]
 ) -> tuple[list[Evidence], str]:
     """The lines that weigh most for a cause, and the known failure they are like.

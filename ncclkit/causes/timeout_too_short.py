@@ -59,8 +59,9 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a timeout well below the default expired, or ranks were still compiling, and no
-    rank died.
+    """Found where a short timeout expired, or ranks were still compiling.
+
+    A timeout well below the default; and no rank died.
     """
     states = rank_states(case)
     if states.dead:
@@ -68,7 +69,7 @@ def diagnose(case: Case) -> Finding:
             ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2]
         )
     if states.instant_timeouts:
-        return _instant(case, states.instant_timeouts)
+        return _instant_timeout(case, states.instant_timeouts)
     proof = []
     for kind in PROOF:
         for event in case.of(kind):
@@ -77,7 +78,15 @@ def diagnose(case: Case) -> Finding:
     if proof:
         finding = None
     else:
-        finding = first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
+        finding = first_finding(
+            case,
+            _own_deadline,
+            _compiling_ranks,
+            _idle_server,
+            _unreached_setting,
+            _short_timeout,
+            _default_timeout,
+        )
     return finding or otherwise(
         ID,
         went_well,
@@ -91,7 +100,7 @@ WATCHDOG_MS = 100
 out."""
 
 
-def _instant(case: Case, waits: Sequence[Event]) -> Finding:
+def _instant_timeout(case: Case, waits: Sequence[Event]) -> Finding:
     """The timeout is so short that a healthy collective exceeds it.
 
     It is the reason, not a rank.
@@ -139,7 +148,7 @@ def _own_deadline(case: Case) -> Finding | None:
     )
 
 
-def _compiling(case: Case) -> Finding | None:
+def _compiling_ranks(case: Case) -> Finding | None:
     """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
     phase = startup_phase(case, "compile")
     waits = in_order(rank_states(case).waiting.values())
@@ -154,7 +163,7 @@ def _compiling(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
 
 
-def _idle(case: Case) -> Finding | None:
+def _idle_server(case: Case) -> Finding | None:
     """A server had nothing to do, and its workers timed out waiting for the next request."""
     phase = idle_service(case)
     waits = in_order(rank_states(case).waiting.values())
@@ -185,7 +194,7 @@ PING = Advice(
 )
 
 
-def _unreached(case: Case) -> Finding | None:
+def _unreached_setting(case: Case) -> Finding | None:
     """A longer timeout was set elsewhere, and the group that timed out did not get it."""
     short, raised = unreached_timeout(case)
     if not short:
@@ -225,7 +234,7 @@ CACHE = Advice(
 )
 
 
-def _short(case: Case) -> Finding | None:
+def _short_timeout(case: Case) -> Finding | None:
     """The timeout is far below the default."""
     waits = in_order(rank_states(case).waiting.values())
     lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
@@ -257,7 +266,7 @@ def _short(case: Case) -> Finding | None:
     )
 
 
-def _vague(case: Case) -> Finding | None:
+def _default_timeout(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have
     completed.
     """

@@ -78,20 +78,21 @@ WHEEL = "-packages/nvidia/nccl/"
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL or the loader reports a mismatch, or where the ranks print different
-    versions.
+    """Found where a mismatch is reported, or ranks print different versions.
+
+    NCCL or the loader reports it.
     """
     went_well: list[Evidence] = [*case.of(NcclVersion)]
     went_well += [e for e in case.of(C10dError) if e.data.nccl_version]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
     witness = first_finding(
         case,
-        _reported,
-        _unfit,
+        _reported_mismatch,
+        _unfit_library,
         _logged_versions,
-        _loaded,
+        _loaded_differently,
         _different_libraries,
-        _garbled,
+        _garbled_message,
         CHECK.risk,
     )
     return witness or CHECK.otherwise(
@@ -99,11 +100,11 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _reported(case: Case) -> Finding | None:
+def _reported_mismatch(case: Case) -> Finding | None:
     """NCCL's own check reports the versions of two ranks; the minority is named first."""
     lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
     brought = {
-        int(rank): _version(int(code))
+        int(rank): _version_of_code(int(code))
         for event in lines
         for rank, code in BROUGHT.findall(event.text)
     }
@@ -128,12 +129,12 @@ def _reported(case: Case) -> Finding | None:
     return found(ID, "proven", say, why, ranks=tuple(sorted(odd)), hosts=hosts, advice=_advice())
 
 
-def _version(code: int) -> str:
+def _version_of_code(code: int) -> str:
     """``2.28.9`` of 22809, as nccl.h writes it since 2.9."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
-def _unfit(case: Case) -> Finding | None:
+def _unfit_library(case: Case) -> Finding | None:
     """The dynamic loader could not resolve a library or symbol."""
     lines = matching(messages(case), "undefined symbol")
     unfit = [e for e in messages(case) if e.kind != "nccl.warn" and UNFIT.search(e.text)]
@@ -143,7 +144,7 @@ def _unfit(case: Case) -> Finding | None:
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
     clash = name.startswith(("nccl", "pnccl"))
     loader = "A library is missing, or its version does not fit the program"
-    say = f"{loader}: {_words(lines[0])}."
+    say = f"{loader}: {_loader_message(lines[0])}."
     if name:
         say = (
             f"The process loaded a library that lacks {name}: two versions that do not fit"
@@ -168,7 +169,7 @@ def _unfit(case: Case) -> Finding | None:
     )
 
 
-def _words(event: Event) -> str:
+def _loader_message(event: Event) -> str:
     """The loader's message without the name of the exception."""
     said = UNFIT.search(event.text)
     if said:
@@ -189,7 +190,7 @@ def _logged_versions(case: Case) -> Finding | None:
     )
 
 
-def _loaded(case: Case) -> Finding | None:
+def _loaded_differently(case: Case) -> Finding | None:
     """Ranks of a failed job loaded different releases of a package.
 
     The minority, or the older one, is named first.
@@ -203,9 +204,11 @@ def _loaded(case: Case) -> Finding | None:
     if not apart or not failed(case):
         return None
     name, groups = max(apart.items(), key=lambda item: -sum(map(len, item[1].values())))
-    odd, *others = sorted(groups.items(), key=lambda group: (len(group[1]), _numbers(group[0])))
+    odd, *others = sorted(
+        groups.items(), key=lambda group: (len(group[1]), _version_numbers(group[0]))
+    )
     where = [
-        f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}"
+        f"{version} on {name_ranks(ranks_in(ranks))}{_at_hosts(ranks)}"
         for version, ranks in (odd, *others)
     ]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
@@ -224,14 +227,14 @@ def _loaded(case: Case) -> Finding | None:
     )
 
 
-def _at(ranks: list[Event]) -> str:
+def _at_hosts(ranks: list[Event]) -> str:
     hosts = name_hosts(ranks)
     if hosts:
-        return f" ({hosts[0]}{_others(len(hosts) - 1)})"
+        return f" ({hosts[0]}{_and_others(len(hosts) - 1)})"
     return ""
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
 
 
@@ -281,7 +284,7 @@ def _different_libraries(case: Case) -> Finding | None:
         groups = sorted(having.items(), key=lambda group: len(group[1]))
         if len(groups) > 1:
             shares = [
-                f"{version} on {facts[0].host}{_others(len(facts) - 1)}"
+                f"{version} on {facts[0].host}{_and_others(len(facts) - 1)}"
                 for version, facts in groups[:4]
             ]
             say = (
@@ -301,19 +304,23 @@ def _different_libraries(case: Case) -> Finding | None:
     return None
 
 
-def _others(count: int) -> str:
+def _and_others(count: int) -> str:
     if count:
         return f" and {count} other{'s' if count > 1 else ''}"
     return ""
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which another copy of NCCL is loaded before the one that torch ships."""
     rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
     wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
     wheel = next((row["version"] for row in rows if WHEEL in str(row.get("path"))), None)
     own = host.value("software.nccl.built") or wheel
-    older = wins is not None and own is not None and _release(wins["version"]) < _release(own)
+    older = (
+        wins is not None
+        and own is not None
+        and _minor_release(wins["version"]) < _minor_release(own)
+    )
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
     strength: Strength = "possible"
@@ -331,7 +338,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     yield Risk(say, [host.fact("software.nccl.libraries")], _advice()[0], strength)
 
 
-def _release(version: object) -> tuple[int, ...]:
+def _minor_release(version: object) -> tuple[int, ...]:
     """``2.27`` of ``2.27.5`` as numbers.
 
     Functions are added with minor releases, not with patch releases.
@@ -339,7 +346,7 @@ def _release(version: object) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2])
 
 
-def _garbled(case: Case) -> Finding | None:
+def _garbled_message(case: Case) -> Finding | None:
     """A message could not be parsed although its reader has an interface."""
     lines = matching(
         messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received"
@@ -402,7 +409,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("software.nccl.libraries", "software.nccl"),
-    risks=_risks,
+    risks=_host_risks,
     fine="Ranks load the NCCL that torch ships.",
     also=("software.nccl.built",),
     next=experiment,

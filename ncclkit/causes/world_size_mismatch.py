@@ -84,15 +84,15 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
     for witness in (
-        _bootstrap,
-        _clients,
-        _env,
-        _program,
-        _sizes,
-        _roster,
-        _beyond,
+        _bootstrap_mismatch,
+        _clients_mismatch,
+        _unset_variable,
+        _told_by_program,
+        _differing_sizes,
+        _roster_mismatch,
+        _beyond_world,
         _never_started,
-        _waits,
+        _waits_uncounted,
         _no_slots,
     ):
         finding = witness(case)
@@ -113,7 +113,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _bootstrap(case: Case) -> Finding | None:
+def _bootstrap_mismatch(case: Case) -> Finding | None:
     lines = [e for e in family(case, "bootstrap_mismatch") if "truncated" not in e.text] + matching(
         messages(case),
         "mismatch in rank count",
@@ -147,7 +147,7 @@ def _other_sizes(case: Case) -> list[Event]:
     Empty where there is no majority.
     """
     starts = [e for e in case.of(NcclInit, phase="start") if e.data.comm_id]
-    plans = _plans(case)
+    plans = _worker_plans(case)
     if plans:
         return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
     sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
@@ -155,7 +155,7 @@ def _other_sizes(case: Case) -> list[Event]:
     return [e for e in starts if 2 * sizes[e.data.comm_id, e.data.nranks] < most[e.data.comm_id]]
 
 
-def _clients(case: Case) -> Finding | None:
+def _clients_mismatch(case: Case) -> Finding | None:
     reported = [e for e in case.of(StoreClients) if None not in (e.data.joined, e.data.expected)]
     lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
     many = [e for e in reported if e.data.joined > e.data.expected]
@@ -169,7 +169,7 @@ def _clients(case: Case) -> Finding | None:
     if not lines:
         return None
     joined, expected = lines[-1].data.joined, lines[-1].data.expected
-    missing = _absent(case, expected)
+    missing = _absent_ranks(case, expected)
     who = ""
     if missing and len(missing) == expected - joined:
         who = f"; {name_ranks(missing)} left no line here"
@@ -186,7 +186,7 @@ def _clients(case: Case) -> Finding | None:
             " expects too many."
         )
         return _finding("proven", say, [lines[-1]], ())
-    ended = _tasks(case, joined)
+    ended = _ended_tasks(case, joined)
     if ended:
         return _finding(
             "likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ()
@@ -196,7 +196,7 @@ def _clients(case: Case) -> Finding | None:
     return _finding("possible" if barrier else "likely", say, lines, missing if who else ())
 
 
-def _tasks(case: Case, joined: int) -> list[Event]:
+def _ended_tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
     ended = case.of(SlurmEvent, what="task_exit")
     reported = set()
@@ -208,7 +208,7 @@ def _tasks(case: Case, joined: int) -> list[Event]:
     return []
 
 
-def _env(case: Case) -> Finding | None:
+def _unset_variable(case: Case) -> Finding | None:
     lines = matching(
         [*case.of(RendezvousError), *messages(case)],
         "environment variable",
@@ -227,7 +227,7 @@ def _env(case: Case) -> Finding | None:
     )
 
 
-def _program(case: Case) -> Finding | None:
+def _told_by_program(case: Case) -> Finding | None:
     """The program reports that the number of ranks does not fit its settings, or that its rank is
     not set.
     """
@@ -256,7 +256,7 @@ UNFIT = re.compile(
 )
 
 
-def _sizes(case: Case) -> Finding | None:
+def _differing_sizes(case: Case) -> Finding | None:
     """INIT lines of one communicator name different numbers of ranks."""
     sizes: dict[tuple[str, int], dict[int, Event]] = {}
     for event in case.of(NcclInit):
@@ -274,7 +274,7 @@ def _sizes(case: Case) -> Finding | None:
     return None
 
 
-def _roster(case: Case) -> Finding | None:
+def _roster_mismatch(case: Case) -> Finding | None:
     """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes;
     none has met another.
 
@@ -329,7 +329,7 @@ def _roster(case: Case) -> Finding | None:
     return _finding("possible", f"{say}, and no rank has met another.", named, twice)
 
 
-def _beyond(case: Case) -> Finding | None:
+def _beyond_world(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
     world = rank_states(case).world
     for event in case.of(StoreWait):
@@ -341,12 +341,15 @@ def _beyond(case: Case) -> Finding | None:
                 " its WORLD_SIZE is "
             )
             return _finding(
-                "proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event])
+                "proven",
+                say + "larger than the job.",
+                [event, *_worker_plans(case)],
+                ranks_in([event]),
             )
     return None
 
 
-def _plans(case: Case) -> list[Event]:
+def _worker_plans(case: Case) -> list[Event]:
     return case.of(WorkerPhase, phase="plan")
 
 
@@ -370,7 +373,7 @@ def _never_started(case: Case) -> Finding | None:
     )
 
 
-def _waits(case: Case) -> Finding | None:
+def _waits_uncounted(case: Case) -> Finding | None:
     """A rank waited at the rendezvous, and no line counts the ranks.
 
     A rank that asks for NCCL's id is past it.
@@ -399,7 +402,7 @@ def _no_slots(case: Case) -> Finding | None:
     return None
 
 
-def _absent(case: Case, expected: int) -> tuple[int, ...]:
+def _absent_ranks(case: Case, expected: int) -> tuple[int, ...]:
     seen = {e.rank for e in case.events if e.rank is not None} | {
         e.data.number for e in case.of(JobMember)
     }
@@ -418,7 +421,7 @@ def _finding(strength: Strength, say: str, why: list[Event], ranks: tuple[int, .
         ranks=ranks or (),
         hosts=name_hosts(why) if not ranks else (),
         advice=_advice(),
-        next=None if strength == "proven" else _question(),
+        next=None if strength == "proven" else _minimal_experiment(),
     )
 
 
@@ -446,10 +449,10 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run as many ranks as the launcher counts, without the program's own numbers."""
-    return _question()
+    return _minimal_experiment()
 
 
-def _question() -> Experiment:
+def _minimal_experiment() -> Experiment:
     return minimal(
         "Do all ranks join when torchrun alone counts them?",
         {

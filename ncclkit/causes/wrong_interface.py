@@ -76,19 +76,19 @@ def diagnose(case: Case) -> Finding:
     """Found where a multi-node or unconnected job uses a virtual or isolated interface."""
     used = case.of(NcclBootstrap)
     done = initialized(case)
-    went_well = done or ([] if any(map(_virtual, used)) else used)
+    went_well = done or ([] if any(map(_is_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
     seen = first_finding(
         case,
-        _taken,
-        _inside,
-        _channel,
-        _announced,
+        _taken_address,
+        _inside_interface,
+        _channel_inside,
+        _announced_address,
         _different_networks,
-        _unreachable,
+        _unreachable_address,
         _tested_paths,
-        _facts,
-        _symptom,
+        _chosen_by_facts,
+        _failed_connection,
     )
     return seen or otherwise(
         ID,
@@ -102,7 +102,7 @@ IPV4, IPV6 = re.compile(r"[\d.]+"), re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A
 """What addresses look like, whatever stands beside them."""
 
 
-def _refused(case: Case) -> list[Event]:
+def _refused_connections(case: Case) -> list[Event]:
     gloo = [
         event
         for event in case.of(GlooConnect)
@@ -116,7 +116,7 @@ def _refused(case: Case) -> list[Event]:
     return family(case, "socket_connect") + gloo + lines
 
 
-def _announced(case: Case) -> Finding | None:
+def _announced_address(case: Case) -> Finding | None:
     """A rank could not connect to an address that, by the facts, no other host can reach."""
     holding = all_holders(case)
     for event in case.of(GlooConnect):
@@ -138,7 +138,7 @@ def _announced(case: Case) -> Finding | None:
         name = common_interface(case)
         advice = (
             (
-                _named(name, "It joins the hosts in one network.")
+                _name_interface(name, "It joins the hosts in one network.")
                 if name
                 else _for_gloo(names[0], bool(asked))
             ),
@@ -159,9 +159,9 @@ def _announced(case: Case) -> Finding | None:
     return None
 
 
-def _taken(case: Case) -> Finding | None:
+def _taken_address(case: Case) -> Finding | None:
     """NCCL uses an address that, by the facts, several hosts have or no other can reach."""
-    refused = _refused(case)
+    refused = _refused_connections(case)
     done = bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
         return None
@@ -189,7 +189,9 @@ def _taken(case: Case) -> Finding | None:
             hosts = tuple(host for host, _ in held) or (event.host,)
             name = common_interface(case)
             advice = (
-                _named(name, "It joins the hosts in one network.") if name else _advice(interface),
+                _name_interface(name, "It joins the hosts in one network.")
+                if name
+                else _advice(interface),
             )
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
             sure: Strength = "likely"
@@ -218,13 +220,13 @@ def _by_address(events: list[Event]) -> dict[str, list[Event]]:
     return naming
 
 
-def _inside(case: Case) -> Finding | None:
+def _inside_interface(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
-    bad = [e for e in case.of(NcclBootstrap) if _virtual(e)]
-    refused = _refused(case)
+    bad = [e for e in case.of(NcclBootstrap) if _is_virtual(e)]
+    refused = _refused_connections(case)
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
-    name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
+    name = next(name for e in bad for name in _interface_names(e) if VIRTUAL.match(name))
     chosen = ""
     if env_of(case, "NCCL_SOCKET_IFNAME"):
         chosen = " as NCCL_SOCKET_IFNAME says"
@@ -238,12 +240,12 @@ def _inside(case: Case) -> Finding | None:
     return _finding(case, strength, say, pick(bad, refused), (name,))
 
 
-def _channel(case: Case) -> Finding | None:
+def _channel_inside(case: Case) -> Finding | None:
     """A channel between hosts goes over an interface that exists only inside its machine."""
     bad = [(event, name, said) for event, name, said in channels(case) if VIRTUAL.match(name)]
     if (
         not bad
-        or not (failed(case) or _refused(case))
+        or not (failed(case) or _refused_connections(case))
         or case.of(StepProgress)
         or rank_states(case).ended
     ):
@@ -254,13 +256,15 @@ def _channel(case: Case) -> Finding | None:
         f" {name}{on(event.host)}, which "
     )
     say += "exists only inside that machine."
-    return _finding(case, "likely", say, pick([event, said], _refused(case), limit=5), (name,))
+    return _finding(
+        case, "likely", say, pick([event, said], _refused_connections(case), limit=5), (name,)
+    )
 
 
 def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
     apart = _different_subnets(case.of(NcclBootstrap))
-    refused = _refused(case)
+    refused = _refused_connections(case)
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
@@ -272,9 +276,9 @@ def _different_networks(case: Case) -> Finding | None:
     )
 
 
-def _unreachable(case: Case) -> Finding | None:
+def _unreachable_address(case: Case) -> Finding | None:
     """The routing table of a host has no route to an announced address."""
-    lines = matching(_refused(case), "No route to host", "Network is unreachable")
+    lines = matching(_refused_connections(case), "No route to host", "Network is unreachable")
     if not lines:
         return None
     say = (
@@ -286,23 +290,23 @@ def _unreachable(case: Case) -> Finding | None:
 
 def _tested_paths(case: Case) -> Finding | None:
     """By a connection test NCCL would announce no address, or one that cannot be reached."""
-    bad = _tested.paths(case, _unusable)
+    bad = _tested.paths(case, _is_unusable)
     if not bad:
         return None
     first = bad[0]
     hosts = _tested.hosts(case)
     works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
-    say = f"NCCL on {first.dst} would use {_place(first)}{_tested.plus(bad, 'path')}"
+    say = f"NCCL on {first.dst} would use {_interface_in_words(first)}{_tested.plus(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
     why = tuple(link.event for link in bad[:6])
     names = tuple(dict.fromkeys(link.interface for link in bad))
     advice = (
         (
-            _named(works)
+            _name_interface(works)
             if works
             else _advice(first.interface)
             if first.nccl_address
-            else _addressed(first.dst)
+            else _give_address(first.dst)
         ),
     )
     to = _tested.ends_of(bad)
@@ -318,7 +322,7 @@ def _tested_paths(case: Case) -> Finding | None:
     )
 
 
-def _place(link: NetworkPath) -> str:
+def _interface_in_words(link: NetworkPath) -> str:
     if not link.nccl_address:
         return (
             f"{link.interface}, which no other host can reach; no other running interface there has"
@@ -327,14 +331,14 @@ def _place(link: NetworkPath) -> str:
     return f"{link.interface} ({link.nccl_address}), which {ends(link.nccl)} when {link.src} asks"
 
 
-def _unusable(link: NetworkPath) -> bool:
+def _is_unusable(link: NetworkPath) -> bool:
     """Whether others cannot use the interface that NCCL found, and another works or it has none."""
     return (
         bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
     )
 
 
-def _facts(case: Case) -> Finding | None:
+def _chosen_by_facts(case: Case) -> Finding | None:
     """With the present variables NCCL would use an interface of containers or virtual machines."""
     inner = [
         f
@@ -364,12 +368,12 @@ def _facts(case: Case) -> Finding | None:
     )
 
 
-def _symptom(case: Case) -> Finding | None:
+def _failed_connection(case: Case) -> Finding | None:
     """A connection failed, or a start over several nodes never ends."""
     vague = matching(
         messages(case), "failed (Connect)", "operation Connect", "unhandled system error"
     )
-    tried = _refused(case) or (
+    tried = _refused_connections(case) or (
         [] if case.of(NcclWarn) and not matching(vague, "Connect") else vague
     )
     hung = []
@@ -390,7 +394,7 @@ def _symptom(case: Case) -> Finding | None:
     return _finding(case, "possible", say, pick(tried, hung, case.of(NcclBootstrap), limit=4))
 
 
-def _names(event: Event) -> list[str]:
+def _interface_names(event: Event) -> list[str]:
     """The interfaces of one line; before 2.10 NCCL listed several.
 
     ``Using [0]eth0:… [1]veth1:…``.
@@ -398,8 +402,8 @@ def _names(event: Event) -> list[str]:
     return [str(event.data.interface or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
 
 
-def _virtual(event: Event) -> bool:
-    return any(VIRTUAL.match(name) for name in _names(event))
+def _is_virtual(event: Event) -> bool:
+    return any(VIRTUAL.match(name) for name in _interface_names(event))
 
 
 def _different_subnets(used: list[Event]) -> list[Event]:
@@ -408,13 +412,15 @@ def _different_subnets(used: list[Event]) -> list[Event]:
     for event in used:
         if event.host and event.data.address:
             first.setdefault(event.host, event)
-    networks = {str(net) for e in first.values() if (net := _network(str(e.data.address)))}
+    networks = {
+        str(net) for e in first.values() if (net := _network_of_address(str(e.data.address)))
+    }
     if len(first) > 1 and len(networks) > 1:
         return list(first.values())
     return []
 
 
-def _network(address: str) -> str | None:
+def _network_of_address(address: str) -> str | None:
     try:
         return str(ipaddress.ip_network(f"{re.sub(r'<.*|%.*', '', address)}/16", strict=False))
     except ValueError:
@@ -428,7 +434,7 @@ def _finding(
     name = common_interface(case)
     advice = (
         (
-            _named(name, "It joins the hosts in one network.")
+            _name_interface(name, "It joins the hosts in one network.")
             if name
             else _advice(next(iter(names), ""))
         ),
@@ -482,7 +488,9 @@ def _for_gloo(name: str, asked: bool) -> Advice:
     )
 
 
-def _named(interface: str, why: str = "The test reached its address from another host.") -> Advice:
+def _name_interface(
+    interface: str, why: str = "The test reached its address from another host."
+) -> Advice:
     return Advice(
         f"Name the interface that the other hosts reach: {interface}.",
         env={"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface},
@@ -492,7 +500,7 @@ def _named(interface: str, why: str = "The test reached its address from another
     )
 
 
-def _addressed(host: str) -> Advice:
+def _give_address(host: str) -> Advice:
     return Advice(
         f"Give {host} a running interface with an address in the network of the others.",
         command="ip -brief address; ip -brief link",
@@ -508,7 +516,7 @@ def experiment(case: Case) -> Experiment:
     Where none is known, without the virtual ones.
     """
     if name := common_interface(case):
-        advice = _named(name)
+        advice = _name_interface(name)
     else:
         advice = _advice("")
     return Experiment(

@@ -93,7 +93,10 @@ def factor(op: str, ranks: int) -> float:
 
 
 def algbw(size: int, time_us: float) -> float:
-    """GB/s (1e9 bytes) of a call that moved a message of `size` bytes in `time_us` microseconds."""
+    """GB/s (1e9 bytes) of a call.
+
+    It moved a message of `size` bytes in `time_us` microseconds.
+    """
     if time_us <= 0:
         raise NcclkitError(f"A time of {time_us} us gives no bandwidth; measure more repeats.")
     return size / time_us / 1e3
@@ -124,13 +127,15 @@ def expect(
     hosts: int = 1,
     simulate_hosts: int = 1,
 ) -> Expectation:
-    """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
+    """The upper bound of busbw for large messages of `op`.
+
+    On `ranks` ranks over `hosts` like hosts.
 
     `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its
     GPUs.  Raises NcclkitError for an unknown op or backend.
     """
     if not factor(op, ranks) or ranks == 1:
-        return _none(
+        return _no_bound(
             "With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data."
         )
     if backend not in ("nccl", "gloo"):
@@ -145,35 +150,35 @@ def expect(
         and isinstance(gpus, int)
         and here * simulate_hosts > gpus
     ):
-        return _none(TURNS)
+        return _no_bound(TURNS)
     if hosts > 1:
         if backend == "nccl" and here > 1:
-            inside = _gpus(known, here)
+            inside = _bound_of_gpus(known, here)
         else:
-            inside = _none("")
-        return _least(inside, _network(op, backend, ranks, hosts, known))
+            inside = _no_bound("")
+        return _tighter_bound(inside, _bound_of_network(op, backend, ranks, hosts, known))
     if backend == "nccl":
-        return _named(_gpus(known, ranks), known, ranks)
+        return _bound_with_model(_bound_of_gpus(known, ranks), known, ranks)
     busy = next(
         (fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), ""
     )
     if busy:
-        return _none(f"N{busy[1:]}.")
-    return _loopback(op, known, ranks)
+        return _no_bound(f"N{busy[1:]}.")
+    return _bound_of_loopback(op, known, ranks)
 
 
-def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_with_model(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
     """The bound with the model of the GPUs that it is for."""
     models = {str(known.get(f"gpu.{gpu}.model", "")) for gpu in chosen_gpus(known, ranks)}
     nvls = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
     return replace(bound, gpu=models.pop() if len(models) == 1 else "", nvls=nvls)
 
 
-def _none(words: str) -> Expectation:
+def _no_bound(words: str) -> Expectation:
     return Expectation(None, "none", words)
 
 
-def _least(inside: Expectation, network: Expectation) -> Expectation:
+def _tighter_bound(inside: Expectation, network: Expectation) -> Expectation:
     """The tighter of two bounds.
 
     An unknown network leaves no bound, since it is usually the tighter one.
@@ -183,26 +188,29 @@ def _least(inside: Expectation, network: Expectation) -> Expectation:
     return network
 
 
-def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_of_gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     """One host: NVLink if it joins all the GPUs in use, else PCIe."""
     gpus = chosen_gpus(known, ranks)
     count = known.get("gpu.count")
     if count is not None and count < ranks:
-        return _none(
+        return _no_bound(
             f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own."
         )
     if count is None or not known.get("gpu.topology"):
-        return _none(
+        return _no_bound(
             "No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m)."
         )
     paths = links.nvlink_paths(known, gpus)
     if paths:
-        return _nvlink(known, paths)
-    return _pcie(known, gpus)
+        return _bound_of_nvlink(known, paths)
+    return _bound_of_pcie(known, gpus)
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
-    """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
+    """The GPUs of ranks 0, 1, ….
+
+    By CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, ….
+    """
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
     numbers = whole_numbers(part.strip() for part in visible)
     if len(numbers) >= ranks:
@@ -210,12 +218,12 @@ def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     return list(range(ranks))
 
 
-def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
+def _bound_of_nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     """`paths`: links of each GPU towards the others."""
     found = links.nvlinks(known, paths)
     if not found.speed:
         model = str(known.get(f"gpu.{min(paths)}.model", ""))
-        return _none(
+        return _no_bound(
             f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown."
         )
     fewest = min(found.links.values())
@@ -241,12 +249,12 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     )
 
 
-def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
+def _bound_of_pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     speeds = {}
     for gpu in gpus:
         link = links.pcie_link(known, gpu)
         if link is None:
-            return _none(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
+            return _no_bound(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
         speeds[gpu] = link
     slowest = min(speeds, key=lambda gpu: speeds[gpu])
     value, generation, width = speeds[slowest]
@@ -260,7 +268,7 @@ def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     )
 
 
-def _network(
+def _bound_of_network(
     op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]
 ) -> Expectation:
     """Several hosts: all that a host can send, shared by the rings that pass through it once."""
@@ -276,7 +284,7 @@ def _network(
         name = known.get(f"net.{backend}.interface")
         rows = [row for row in known.get("net.interfaces", []) if row["name"] == name]
         if not rows or not rows[0].get("speed"):
-            return _none(
+            return _no_bound(
                 f"No bound over {hosts} hosts: the speed of the interface {name or 'in use'} is"
                 " unknown."
             )
@@ -306,7 +314,7 @@ NO_REFERENCE = "no reference"
 """How the agent's reason begins where a busy host makes a measured reference meaningless."""
 
 
-def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
+def _bound_of_loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     """gloo on one host.
 
     Every byte costs CPU time to send and to receive, and all ranks share the cores.
@@ -314,7 +322,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     stream = known.get(STREAM)
     cores = known.get("cpu.usable")
     if not stream or not cores:
-        return _none(
+        return _no_bound(
             "No bound for gloo: the speed of the loopback interface or the usable cores could not"
             " be read."
         )
@@ -333,7 +341,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
             f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is"
             f" sent at once ({senders} x busbw)"
         )
-    slowest, fastest = _interval(known, stream)
+    slowest, fastest = _interval_of_stream(known, stream)
     if slowest == fastest:
         measured = f"{stream:.2f} GB/s"
     else:
@@ -350,7 +358,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     )
 
 
-def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
+def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
     """The slowest and the fastest window in which the stream was measured.
 
     Twice its speed where nobody says.
@@ -366,9 +374,12 @@ def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
-    """The bound; none where it was measured on this host while others kept the host busy."""
+    """The bound; none where others kept the measured host busy.
+
+    Where it was measured on this host meanwhile.
+    """
     if busy and bound.limit == "loopback":
-        return _none(f"No reference: {busy}.")
+        return _no_bound(f"No reference: {busy}.")
     return bound
 
 
@@ -423,8 +434,9 @@ REFERENCES = (
 
 
 def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Reference]:
-    """What others measured with that many GPUs of that model (as ``gpu.0.model`` spells it) joined
-    in this way.
+    """What others measured with as many GPUs of a model, joined alike.
+
+    The model is spelled as ``gpu.0.model`` spells it.
 
     nvls: the switch may add up; where it may not, systems that used it are no comparison.
     """
@@ -463,7 +475,10 @@ class Judgement:
 
     @property
     def usual(self) -> float:
-        """The share of the bound that is usual, at the lower end of a measured one."""
+        """The share of the bound that is usual.
+
+        At the lower end of a measured one.
+        """
         value = self.bound.value or 1.0
         return self.bound.usual * (self.bound.least or value) / value
 
@@ -502,7 +517,10 @@ class Judgement:
 
     @property
     def used_well(self) -> bool:
-        """Whether nothing is left to gain: a large message reaches what is usual of this path."""
+        """Whether nothing is left to gain.
+
+        A large message reaches what is usual of this path.
+        """
         return self.large and self.normal and self.ratio >= self.usual
 
     @property
@@ -553,7 +571,10 @@ class Judgement:
 
     @property
     def warning(self) -> str:
-        """A sentence where it is slower than it should be beyond doubt; empty where it is not."""
+        """A sentence where it is slower than it should be beyond doubt.
+
+        Empty where it is not.
+        """
         if not self.slow:
             return ""
         reached = (
@@ -610,7 +631,9 @@ def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) 
 
 
 def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | None:
-    """The bound that a measurement was compared with when it was made; None where there was none.
+    """The bound that a measurement was compared with when it was made.
+
+    None where there was none.
 
     Its derivation is that of today's facts, which may be newer.
     """
@@ -626,7 +649,10 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
 def first_judgement(
     measurements: Sequence[Measurement], bound: Expectation | None
 ) -> Judgement | None:
-    """What `judge` says of a run's first collective, which stands for it; None at wrong values."""
+    """What `judge` says of a run's first collective, which stands for it.
+
+    None at wrong values.
+    """
     if not measurements or any(row.wrong for row in measurements):
         return None
     return judge_curve((row for row in measurements if row.op == measurements[0].op), bound)

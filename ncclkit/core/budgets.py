@@ -66,8 +66,9 @@ def idle_cost(ranks: int, timeout_s: float, dump_s: float) -> Budget:
 
 
 def workers(cores: int, ranks: int) -> Budget:
-    """DataLoader workers per rank so that (workers + 1) x ranks <= cores of one host;
-    at least 0.
+    """DataLoader workers per rank that one host's cores allow; at least 0.
+
+    (workers + 1) x ranks <= cores of one host.
     """
     value = max(0, cores // ranks - 1)
     noun = "workers"
@@ -270,8 +271,9 @@ def gpu_memory(
 
 
 def largest_batch(room: float, without: float, sample: float) -> int:
-    """Samples of a rank that fit where `without` bytes are taken by everything else; 0 where not
-    even one does.
+    """Samples of a rank that fit in the memory; 0 where none does.
+
+    Where `without` bytes are taken by everything else.
     """
     if sample > 0:
         return max(0, int((room - without) // sample))
@@ -329,7 +331,10 @@ def alike_steps(steps: Mapping[int, tuple[float, float]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """What a message costs on a path: a fixed time, and a time for each byte."""
+    """What a message costs on a path.
+
+    A fixed time, and a time for each byte.
+    """
 
     latency_us: float
     us_per_byte: float
@@ -370,7 +375,9 @@ def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
 
 
 def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
-    """Open files of one rank at `ranks`, on the straight line through what was measured at fewer.
+    """Open files of one rank at `ranks`.
+
+    On the straight line through what was measured at fewer.
 
     measured: ranks → open files.  Raises ValueError where fewer than two counts were measured.
     """
@@ -388,8 +395,9 @@ def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
 
 
 def phase(done: float, total: float, seconds: float) -> Budget:
-    """How long a phase takes from its start to its end, in seconds, when `done` of `total` took
-    `seconds`.
+    """How long a phase takes from its start to its end, in seconds.
+
+    When `done` of `total` took `seconds`.
 
     Raises ValueError where nothing is done yet.
     """

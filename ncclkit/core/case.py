@@ -264,7 +264,10 @@ class Case:
     def to_frame(
         self, records: Literal["events", "facts", "measurements", "findings"]
     ) -> pd.DataFrame:
-        """These records as a pandas data frame, one a row, for questions that no view answers."""
+        """These records as a pandas data frame, one a row.
+
+        For questions that no view answers.
+        """
         import pandas as pd  # half a second: only those who ask pay
 
         kinds: dict[str, Any] = {
@@ -297,8 +300,9 @@ class Case:
         )
 
     def earlier(self) -> str:
-        """Which runs came before the last one, and how old the newest of them is, in one sentence,
-        or nothing.
+        """Which runs came before the last one, in one sentence, or nothing.
+
+        And how old the newest of them is.
         """
         runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
         if not runs:
@@ -310,8 +314,9 @@ class Case:
         )
 
     def run_alone(self, folder: Path) -> Case:
-        """What one run folder of this case holds, and the facts of its hosts, in memory, without
-        all other runs.
+        """What one run folder of this case holds, without all other runs.
+
+        And the facts of its hosts, in memory.
         """
         scope = Case()
         scope.facts = self.facts
@@ -340,7 +345,7 @@ class Case:
         try:
             place.mkdir(exist_ok=True)
             with storage.locked(self.path):
-                last = max((_number(folder) for folder in self.folders(kind)), default=0)
+                last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
                 folder = place / f"{last + 1}-{slug}"
                 folder.mkdir()
         except OSError as error:
@@ -361,7 +366,7 @@ class Case:
         found = [
             p for p in (self.path / kind).iterdir() if p.is_dir() and is_whole(p.name.split("-")[0])
         ]
-        return sorted(found, key=_number)
+        return sorted(found, key=_number_of_folder)
 
     def latest(self) -> Case:
         """This case as its last run left it, in memory.
@@ -403,8 +408,8 @@ class Case:
             [e for e in events if not e.kind.startswith("experiment.") or tried(e)]
         )
         ended = _jobs_that_ended(attempt, self.inputs)
-        ended |= _attempts_that_failed(_below(attempt, ended))
-        scope.events = _below(attempt, ended)
+        ended |= _attempts_that_failed(_events_below(attempt, ended))
+        scope.events = _events_below(attempt, ended)
         if ended:
             scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
         else:
@@ -452,18 +457,20 @@ class Case:
             key: value for key, value in self.about.items() if value != known["about"].get(key)
         }
         theirs.about |= changed | {
-            "asked": _merged(
+            "asked": _merged_records(
                 known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", [])
             )
         }
-        theirs.facts = _merged(
+        theirs.facts = _merged_records(
             known["facts"], self.facts, theirs.facts, lambda fact: (fact.name, fact.host, fact.rank)
         )
-        theirs.inputs = _merged(
+        theirs.inputs = _merged_records(
             known["inputs"], self.inputs, theirs.inputs, lambda row: row["path"]
         )
-        theirs.events = _merged(known["events"], self.events, theirs.events)
-        theirs.measurements = _merged(known["measurements"], self.measurements, theirs.measurements)
+        theirs.events = _merged_records(known["events"], self.events, theirs.events)
+        theirs.measurements = _merged_records(
+            known["measurements"], self.measurements, theirs.measurements
+        )
         if self.findings != known["findings"]:
             theirs.findings = self.findings
         return theirs
@@ -476,7 +483,7 @@ class Case:
         )
 
 
-def _merged(
+def _merged_records(
     known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json
 ) -> list[T]:
     """`theirs`, without what was once `known` and is not among `ours` any more, and with what is
@@ -517,7 +524,7 @@ def _with_fields(
     return [e for e in events if isinstance(e.data, able) and values(e.data) == wanted]
 
 
-def _number(folder: Path) -> int:
+def _number_of_folder(folder: Path) -> int:
     """The number of a folder ``<n>-<name>``."""
     return int(folder.name.split("-")[0])
 
@@ -538,7 +545,7 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     return [e for e in events if e.time is None or e.time >= first]
 
 
-def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
+def _events_below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
     """Without what logs hold above these lines."""
     if ended:
         return [

@@ -125,8 +125,9 @@ class NetworkPath:
 
     @property
     def shrinks(self) -> bool:
-        """True where packets larger than some hop takes get lost, and no message reaches the
-        sender.
+        """True where packets larger than some hop takes get lost.
+
+        And no message reaches the sender.
         """
         return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
 
@@ -215,24 +216,26 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {_text(e.data.name): e.data.names for e in known if e.kind == "connect.host"}
+    names = {_text_or_empty(e.data.name): e.data.names for e in known if e.kind == "connect.host"}
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 
 def host(event: Event) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
-    rows = [row for row in _list(data.interfaces) if isinstance(row, dict)]
+    rows = [row for row in _list_or_empty(data.interfaces) if isinstance(row, dict)]
     held = {
-        _text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses")))
+        _text_or_empty(row.get("name")): tuple(
+            a.split("/")[0] for a in _only_texts(row.get("addresses"))
+        )
         for row in rows
     }
     given = fields_of(event)
     plain = {
-        key: _text(given[key])
+        key: _text_or_empty(given[key])
         for key in ("name", "interface", "address", "gloo", "refused", "problem")
     }
-    return HostNetwork(event, own=_texts(data.own), interfaces=held, **plain)
+    return HostNetwork(event, own=_only_texts(data.own), interfaces=held, **plain)
 
 
 def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
@@ -241,9 +244,9 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     given = fields_of(event)
     texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl")
     numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
-    plain: dict[str, Any] = {key: _text(given[key]) for key in texts}
-    plain |= {key: _address(given[key]) for key in ("address", "nccl_address", "over")}
-    plain |= {key: _number(given[key]) for key in numbers}
+    plain: dict[str, Any] = {key: _text_or_empty(given[key]) for key in texts}
+    plain |= {key: _address_or_empty(given[key]) for key in ("address", "nccl_address", "over")}
+    plain |= {key: _number_or_none(given[key]) for key in numbers}
     said = (names or {}).get(plain["src"])
     error = None
     if isinstance(said, dict):
@@ -251,11 +254,11 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     why = data.why
     reasons = {}
     if isinstance(why, dict):
-        reasons = {_text(key): _text(value) for key, value in why.items()}
-    port = int(_number(data.port) or 0)
-    reached = tuple(filter(None, map(_address, _list(data.reached))))
+        reasons = {_text_or_empty(key): _text_or_empty(value) for key, value in why.items()}
+    port = int(_number_or_none(data.port) or 0)
+    reached = tuple(filter(None, map(_address_or_empty, _list_or_empty(data.reached))))
     return NetworkPath(
-        event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain
+        event, port=port, unresolved=_text_or_empty(error), reached=reached, why=reasons, **plain
     )
 
 
@@ -266,10 +269,10 @@ def ends(outcome: str) -> str:
 
 def is_loopback(address: str) -> bool:
     """True for 127.x and ::1."""
-    return bool(_address(address)) and ipaddress.ip_address(address).is_loopback
+    return bool(_address_or_empty(address)) and ipaddress.ip_address(address).is_loopback
 
 
-def _address(value: Any) -> str:
+def _address_or_empty(value: Any) -> str:
     """An IP address; empty for anything else: it may stand in a command that somebody copies."""
     try:
         if isinstance(value, str):
@@ -279,23 +282,23 @@ def _address(value: Any) -> str:
         return ""
 
 
-def _text(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     if isinstance(value, str):
         return value
     return ""
 
 
-def _list(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return []
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(item for item in _list(value) if isinstance(item, str))
+def _only_texts(value: Any) -> tuple[str, ...]:
+    return tuple(item for item in _list_or_empty(value) if isinstance(item, str))
 
 
-def _number(value: Any) -> float | None:
+def _number_or_none(value: Any) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     return None

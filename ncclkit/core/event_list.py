@@ -16,7 +16,7 @@ Places = dict[Hashable, list[int]]
 """What events have in common → where they stand in the list, in their order."""
 
 
-def _changing(method: Method) -> Method:
+def _changing_method(method: Method) -> Method:
     """A method of `list` that changes it, after which the index is built anew."""
 
     @wraps(method)
@@ -54,32 +54,32 @@ class EventList(list[Event]):
     def of_rank(self, rank: int) -> list[Event]:
         """Events of this rank."""
         if self._by_rank is None:
-            self._by_rank = _places(event.rank for event in self)
+            self._by_rank = _places_of_keys(event.rank for event in self)
         return self._at(self._by_rank.get(rank, ()))
 
     def _kinds(self) -> Places:
         if self._by_kind is None:
-            self._by_kind = _places(event.kind for event in self)
+            self._by_kind = _places_of_keys(event.kind for event in self)
         return self._by_kind
 
     def _at(self, places: Iterable[int]) -> list[Event]:
         return [self[place] for place in places]
 
-    append = _changing(list.append)
-    extend = _changing(list.extend)
-    insert = _changing(list.insert)
-    remove = _changing(list.remove)
-    pop = _changing(list.pop)
-    clear = _changing(list.clear)
-    sort = _changing(list.sort)
-    reverse = _changing(list.reverse)
-    __setitem__ = _changing(list.__setitem__)
-    __delitem__ = _changing(list.__delitem__)
-    __iadd__ = _changing(list.__iadd__)
-    __imul__ = _changing(list.__imul__)
+    append = _changing_method(list.append)
+    extend = _changing_method(list.extend)
+    insert = _changing_method(list.insert)
+    remove = _changing_method(list.remove)
+    pop = _changing_method(list.pop)
+    clear = _changing_method(list.clear)
+    sort = _changing_method(list.sort)
+    reverse = _changing_method(list.reverse)
+    __setitem__ = _changing_method(list.__setitem__)
+    __delitem__ = _changing_method(list.__delitem__)
+    __iadd__ = _changing_method(list.__iadd__)
+    __imul__ = _changing_method(list.__imul__)
 
 
-def _places(keys: Iterable[Hashable]) -> Places:
+def _places_of_keys(keys: Iterable[Hashable]) -> Places:
     places: Places = defaultdict(list)
     for place, key in enumerate(keys):
         places[key].append(place)

@@ -75,7 +75,7 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
     for name in ("before", "after"):
         run = fields[name]
         if run:
-            fields[name] = asdict(run) | {"folder": _relative(run.folder, record.folder)}
+            fields[name] = asdict(run) | {"folder": _relative_path(run.folder, record.folder)}
         else:
             fields[name] = None
     kept = json.loads(json.dumps({"experiment": record.kind} | fields, default=str))
@@ -86,7 +86,7 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
 def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
     """The records of a case, the oldest first; none where it has no folder."""
     return tuple(
-        _read(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists()
+        _read_record(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists()
     )
 
 
@@ -114,7 +114,7 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
     return list(moved.values())
 
 
-def _relative(folder: Path, base: Path) -> str:
+def _relative_path(folder: Path, base: Path) -> str:
     """From the record's folder to a run, which lies in the same case."""
     case = base.parent.parent
     if folder.is_relative_to(case):
@@ -122,7 +122,7 @@ def _relative(folder: Path, base: Path) -> str:
     return str(folder)
 
 
-def _read(path: Path) -> ExperimentRecord:
+def _read_record(path: Path) -> ExperimentRecord:
     value, base = storage.read_json(path, {}), path.parent.resolve()
     try:
         known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}

@@ -26,7 +26,10 @@ class Frame(TypedDict):
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """What events of a kind say; a subclass that names its `kind` is the class of that kind."""
+    """What events of a kind say.
+
+    A subclass that names its `kind` is the class of that kind.
+    """
 
     kind: ClassVar[str] = ""
 
@@ -64,7 +67,10 @@ class Endpoint(Fields, frozen=True):
 
 
 class FlightFinding(Collective, frozen=True):
-    """What a comparison of dumps, or of a look at all ranks, says of one group that stops."""
+    """What a comparison says of one group that stops.
+
+    Of dumps, or of a look at all ranks.
+    """
 
     group: str = ""
     desc: str = ""
@@ -77,7 +83,9 @@ class FlightFinding(Collective, frozen=True):
 
 
 def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, Any]:
-    """The fields of a kind with these values; of a kind that is not known, the mapping itself.
+    """The fields of a kind with these values.
+
+    Of a kind that is not known, the mapping itself.
 
     TypeError for a field that the kind does not have.
     """
@@ -88,7 +96,10 @@ def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, An
 
 
 def known_fields(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of the values that the kind has a field for, as another version may have more."""
+    """Those of the values that the kind has a field for.
+
+    Another version may have more.
+    """
     known = KINDS.get(kind)
     if known is None:
         return data
@@ -1620,6 +1631,9 @@ class RasChange(Fields, frozen=True):
 
 
 class Cited(Fields, frozen=True):
-    """A line of evidence of a finding that was saved; of it only the text is kept."""
+    """A line of evidence of a finding that was saved.
+
+    Of it only the text is kept.
+    """
 
     kind = "cited"

@@ -110,7 +110,10 @@ class Event(Generic[DataT]):
 
 
 def fields_of(event: Event) -> dict[str, Any]:
-    """Every field of an event by name, for code that is about no kind in particular."""
+    """Every field of an event by name.
+
+    For code that is about no kind in particular.
+    """
     if isinstance(event.data, Fields):
         return msgspec.structs.asdict(event.data)
     return dict(event.data)
@@ -331,8 +334,9 @@ def to_json(record: Any) -> str:
 
 
 def visible(value: Any) -> Any:
-    """A plain value in whose texts bytes that are no UTF-8 (lone surrogates) stand as
-    their codes.
+    """A plain value without bytes that are no UTF-8.
+
+    In its texts these (lone surrogates) stand as their codes.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()

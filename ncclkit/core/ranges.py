@@ -53,7 +53,7 @@ class NumberRange:
     def _read(self, text: str) -> float | None:
         """The number, out of bounds or not; None for what is not one."""
         if self.kind == "a size":
-            return _size(text)
+            return _size_or_none(text)
         if self.kind == "a whole number":
             if WHOLE.fullmatch(text):
                 return int(text)
@@ -67,7 +67,7 @@ class NumberRange:
         return None
 
 
-def _size(text: str) -> int | None:
+def _size_or_none(text: str) -> int | None:
     try:
         return parse_size(text)
     except NcclkitError:

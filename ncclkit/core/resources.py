@@ -25,8 +25,9 @@ worker reads ahead, what each rank keeps of the dataset in host memory, and one 
 
 
 def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
-    """Keep the numbers of the job that is to run (names of `UNITS`; None and 0 are not known) for
-    the pre-flight.
+    """Keep the numbers of the job that is to run, for the pre-flight.
+
+    Names of `UNITS`; None and 0 are not known.
 
     They take the place of those that were kept before.  Raises NcclkitError for a name or number
     that cannot be.

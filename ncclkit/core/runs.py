@@ -46,7 +46,10 @@ class Plan:
 
     @property
     def lab(self) -> bool:
-        """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
+        """Whether a program of the lab runs.
+
+        A job of its own, or the live test with a fault.
+        """
         return self.argv[0] not in ("collective", "sweep") or bool(
             LAB_OPTIONS.intersection(self.argv)
         )
@@ -113,13 +116,13 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         )
     argv = list(plan.argv)
     factor = float(change.get("timeout", 1))
-    limit = float(_option(argv, "--timeout", "30")) * factor
+    limit = float(_option_value(argv, "--timeout", "30")) * factor
     if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
         argv += ["--simulate-hosts", str(plan.simulate_hosts)] if plan.simulate_hosts > 1 else []
-    argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
+    argv = [*_without_option(argv, "--timeout"), "--timeout", f"{limit:g}"]
     if "backend" in change:
-        plan, argv = _over(str(change["backend"]), plan, argv)
+        plan, argv = _plan_over_backend(str(change["backend"]), plan, argv)
     if change.get("stages") and argv[0] == "collective" and "--stages" not in argv:
         argv.append("--stages")
     if "fix" in change and breakable(argv, plan.network):
@@ -145,8 +148,9 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 
 
 def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
-    """Whether the lab can inject a fault into this job or its network, so that ``fix`` can avoid
-    it.
+    """Whether the lab can inject a fault into this job or its network.
+
+    ``fix`` can then avoid it.
     """
     return "--fault" in argv or argv[0] != "collective" or bool(network)
 
@@ -160,32 +164,42 @@ def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
     return True
 
 
-def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
+def _plan_over_backend(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
     """The plan and its words for this backend, with no message that would take it too long."""
     if backend != "gloo" or plan.backend != "nccl":
         other = f"one over {plan.backend} over {backend}"
         raise NcclkitError(f"A small job over NCCL can be repeated over gloo, but not {other}.")
     why = next(
-        (why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))),
+        (
+            why
+            for what, why in ON_GPUS.items()
+            if what in (argv[0], _option_value(argv, "--fault", ""))
+        ),
         "",
     )
     if why:
         raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
-    argv = [*_without(_without(argv, "--simulate-hosts"), "--backend"), "--backend", backend]
+    argv = [
+        *_without_option(_without_option(argv, "--simulate-hosts"), "--backend"),
+        "--backend",
+        backend,
+    ]
     if "--sizes" in argv:
-        few = {min(int(size), LARGEST): None for size in _option(argv, "--sizes", "").split(",")}
-        argv = [*_without(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
+        few = {
+            min(int(size), LARGEST): None for size in _option_value(argv, "--sizes", "").split(",")
+        }
+        argv = [*_without_option(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
     sizes = tuple(dict.fromkeys(min(size, LARGEST) for size in plan.sizes))
     return replace(plan, backend=backend, sizes=sizes, simulate_hosts=1), argv
 
 
-def _option(argv: list[str], name: str, default: str) -> str:
+def _option_value(argv: list[str], name: str, default: str) -> str:
     if name in argv:
         return argv[argv.index(name) + 1]
     return default
 
 
-def _without(argv: list[str], name: str) -> list[str]:
+def _without_option(argv: list[str], name: str) -> list[str]:
     if name in argv:
         at = argv.index(name)
     else:
@@ -306,17 +320,17 @@ class Run:
         """
         best: dict[str, Measurement] = {}
         for m in self.measurements:
-            if m.op not in best or _speed(m) > _speed(best[m.op]):
+            if m.op not in best or _bandwidth_of_size(m) > _bandwidth_of_size(best[m.op]):
                 best[m.op] = m
         kind = "algbw"
         if all(m.busbw is not None for m in best.values()):
             kind = "busbw"
         if len(best) == 1:
             ((op, m),) = best.items()
-            return f"{op} on {what}: {_speed(m):.2f} GB/s {kind}"
-        each = ", ".join(f"{op} {_speed(m):.2f}" for op, m in best.items())
+            return f"{op} on {what}: {_bandwidth_of_size(m):.2f} GB/s {kind}"
+        each = ", ".join(f"{op} {_bandwidth_of_size(m):.2f}" for op, m in best.items())
         return f"{len(best)} collectives on {what}: {each} GB/s {kind}"
 
 
-def _speed(m: Measurement) -> float:
+def _bandwidth_of_size(m: Measurement) -> float:
     return m.busbw or m.algbw

@@ -24,18 +24,19 @@ import."""
 
 
 def text(value: str) -> str:
-    """The text with every secret in it replaced, as `ncclkit.agent.redact.text`, and by the forms
-    of more keys.
+    """The text with every secret in it replaced.
+
+    As `ncclkit.agent.redact.text`, and by the forms of more keys.
     """
     value = redact.text(value)
     if _SIGN.search(value):
-        for form in _forms():
+        for form in _forms_of_secrets():
             value = form.sub(redact.REDACTED, value)
     return value
 
 
 @cache
-def _forms() -> tuple[re.Pattern[str], ...]:
+def _forms_of_secrets() -> tuple[re.Pattern[str], ...]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     plugins: dict[str, Any] = get_mapping_from_secret_type_to_class()

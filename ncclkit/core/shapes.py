@@ -23,8 +23,9 @@ Number = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 
 
 def rows(must: Mapping[str, Any] | None = None, may: Mapping[str, Any] | None = None) -> Any:
-    """A shape: a list of mappings, each with the keys `must`, and with keys `may` that are of their
-    shape or None.
+    """A shape: a list of mappings, each with the keys `must`.
+
+    And with keys `may` that are of their shape or None.
     """
     needed = list((must or {}).items())
     optional = [(name, form | None, None) for name, form in (may or {}).items()]
@@ -88,7 +89,7 @@ SHAPES: tuple[tuple[str, Any], ...] = (
 
 
 @cache
-def _shape(name: str) -> Any:
+def _shape_of_fact(name: str) -> Any:
     return next((shape for pattern, shape in SHAPES if re.fullmatch(pattern, name)), None)
 
 
@@ -100,7 +101,7 @@ def validated(fact: Fact) -> Fact:
     if fact.value is None:
         shape = None
     else:
-        shape = _shape(fact.name)
+        shape = _shape_of_fact(fact.name)
     if shape is None:
         return fact
     try:

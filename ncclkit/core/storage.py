@@ -105,14 +105,17 @@ def parse_json(data: bytes) -> Any:
     level = [value]
     for _ in range(NESTED):
         level = [
-            inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in _inner_values(outer)
         ]
     if level:
         raise Nested(f"is nested more than {NESTED} deep")
     return value
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inner_values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
@@ -193,7 +196,7 @@ def write_findings(path: Path, findings: Iterable[Finding]) -> None:
 def read_findings(path: Path) -> list[Finding]:
     """The reverse of `write_findings`; evidence comes back as events of kind ``cited``."""
     try:
-        return [_finding(row) for row in read_json(path, [])]
+        return [_finding_of_row(row) for row in read_json(path, [])]
     except DAMAGE as error:
         raise NcclkitError(
             f"{path} holds something else than findings; move the file away and the case opens"
@@ -201,7 +204,7 @@ def read_findings(path: Path) -> list[Finding]:
         ) from error
 
 
-def _finding(row: dict[str, Any]) -> Finding:
+def _finding_of_row(row: dict[str, Any]) -> Finding:
     nested = {
         "evidence": tuple(
             msgspec.convert(piece | {"kind": "cited"}, Event) for piece in row.get("evidence", ())
@@ -236,7 +239,7 @@ def locked(folder: Path) -> Iterator[None]:
     end = time.monotonic() + WAIT
     with open(_lock_file(folder / LOCK), "rb") as file:
         held = folder / f"{LOCK}.held"
-        while (made := _taken(file.fileno(), held)) is None:
+        while (made := _taken_lock(file.fileno(), held)) is None:
             if time.monotonic() > end:
                 raise NcclkitError(
                     f"Another ncclkit has been writing {folder} for {WAIT:.0f} s, so nothing was"
@@ -260,7 +263,7 @@ def _lock_file(path: Path) -> int:
         return os.open(path, os.O_RDONLY)
 
 
-def _taken(file: int, held: Path) -> int | None:
+def _taken_lock(file: int, held: Path) -> int | None:
     """The inode of the file `held` that was made to take the lock, 0 where none was; None: another
     process has it.
     """

@@ -21,7 +21,7 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     line in any file. Versions are None where no line has them, and joined by `` / `` where ranks
     differ.
     """
-    size = _size(events)
+    size = _size_of_job(events)
     logged = {event.rank for event in events if event.rank is not None} | {
         rank for row in inputs for rank in row.get("ranks", ())
     }
@@ -37,21 +37,23 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     phases = [event.data for event in events if isinstance(event.data, WorkerPhase)]
     return {
         "ranks": size,
-        "hosts": _hosts(events),
-        "nccl": _joined(
+        "hosts": _hosts_of_events(events),
+        "nccl": _joined_values(
             [one.version for one in versions],
             [event.data.nccl_version for event in events if event.kind == "c10d.error"],
             [phase.nccl for phase in phases],
         ),
-        "torch": _joined([phase.torch for phase in phases]),
-        "cuda": _joined([one.cuda for one in versions]),
+        "torch": _joined_values([phase.torch for phase in phases]),
+        "cuda": _joined_values([one.cuda for one in versions]),
         "transports": dict(sorted(Counter(via for _, _, via in pairs).items())),
-        "network": _joined([event.data.name for event in events if event.kind == "nccl.network"]),
+        "network": _joined_values(
+            [event.data.name for event in events if event.kind == "nccl.network"]
+        ),
         "silent": silent,
     }
 
 
-def _size(events: Sequence[Event]) -> int | None:
+def _size_of_job(events: Sequence[Event]) -> int | None:
     """Ranks of the job: the largest communicator, group, plan or rendezvous that is named."""
     sizes = [event.data.nranks for event in events if event.kind == "nccl.init"]
     for event in events:
@@ -77,11 +79,11 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
     """
     named = {event.rank for event in events if event.rank is not None and event.rank >= 0}
     named |= {rank for row in inputs for rank in row.get("ranks") or ()}
-    size = max([min(_size(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
+    size = max([min(_size_of_job(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
     return sorted(named | set(range(size)))
 
 
-def _hosts(events: Sequence[Event]) -> list[str]:
+def _hosts_of_events(events: Sequence[Event]) -> list[str]:
     """Every host once: NCCL cuts names at the first dot, others may not.
 
     Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have
@@ -93,7 +95,7 @@ def _hosts(events: Sequence[Event]) -> list[str]:
     return [name for name in names if name not in whole]
 
 
-def _joined(*sources: Sequence[str | None]) -> str | None:
+def _joined_values(*sources: Sequence[str | None]) -> str | None:
     """The first source that knows something; different values side by side."""
     told = ([str(value) for value in values if value] for values in sources)
     known = next((values for values in told if values), [])

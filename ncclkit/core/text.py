@@ -61,20 +61,21 @@ def ranks(numbers: Iterable[int]) -> str:
             return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}"
         return "no rank"
     if len(parts) > SHOWN + 1:
-        tail = f"{sum(map(_width, parts[SHOWN:]))} more"
+        tail = f"{sum(map(_width_of_range, parts[SHOWN:]))} more"
     else:
         tail = parts.pop()
     return f"ranks {', '.join(parts[:SHOWN])} and {tail}"
 
 
-def _width(part: str) -> int:
+def _width_of_range(part: str) -> int:
     first, _, last = part.partition("-")
     return int(last or first) - int(first) + 1
 
 
 def rate(speed: float) -> str:
-    """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction
-    where it is high.
+    """``160.00 GB/s``; low rates with two digits that count, ``0.0032``.
+
+    High ones without a fraction.
     """
     if speed >= 1000:
         return f"{speed:,.0f} GB/s"
@@ -154,7 +155,9 @@ def parse_size(value: Any, what: str = "The size") -> int:
 
 
 def split_words(text: str, what: str, comments: bool = False) -> list[str]:
-    """The words of a text as a shell splits it; comments: what follows a ``#`` is none.
+    """The words of a text as a shell splits it.
+
+    `comments`: what follows a ``#`` is none.
 
     Raises NcclkitError, about `what`, where quotes stay open.
     """
@@ -308,7 +311,7 @@ def fold_hosts(names: Iterable[str]) -> list[Piece]:
         else:
             pieces.append((name, 1))
     for (head, tail), numbers in families.items():
-        pieces += [(head + text + tail, count) for text, count in _brackets(numbers)]
+        pieces += [(head + text + tail, count) for text, count in _bracketed_numbers(numbers)]
     return sorted(pieces, key=lambda piece: natural(piece[0]))
 
 
@@ -323,7 +326,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return found
 
 
-def _brackets(numbers: list[str]) -> Iterator[Piece]:
+def _bracketed_numbers(numbers: list[str]) -> Iterator[Piece]:
     """``7``, ``[1-3,7]``: the numbers of one family, in as many pieces as it takes."""
     padded = any(number.startswith("0") and len(number) > 1 for number in numbers)
     numbers = sorted(numbers, key=lambda number: (len(number), number))

@@ -43,7 +43,10 @@ def theme(name: str) -> str:
 
 
 def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
-    """Theme → its facts, in the order of `THEMES`; themes without a fact are left out."""
+    """Theme → its facts, in the order of `THEMES`.
+
+    Themes without a fact are left out.
+    """
     held: dict[str, list[Fact]] = {title: [] for title in THEMES}
     for fact in facts:
         held[theme(fact.name)].append(fact)
@@ -72,11 +75,14 @@ def brief(value: Any, unit: str = "") -> str:
 
 
 def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
-    """Name and value of each fact that could be read; GPUs whose values are equal share a row."""
+    """Name and value of each fact that could be read.
+
+    GPUs whose values are equal share a row.
+    """
     alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in facts:
         if fact.value is not None:
-            alike[NUMBER.sub(".N", fact.name), _line(fact)].append(fact)
+            alike[NUMBER.sub(".N", fact.name), _line_of_fact(fact)].append(fact)
     rows = []
     for (name, value), group in alike.items():
         numbers = sorted({int(number) for fact in group for number in NUMBER.findall(fact.name)})
@@ -87,7 +93,10 @@ def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 
 
 def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
-    """Names of the facts that could not be read, those of one reason together, and the reason."""
+    """Names of the facts that could not be read, and the reason.
+
+    Those of one reason together.
+    """
     alike: dict[str, list[str]] = defaultdict(list)
     for fact in facts:
         if fact.value is None:
@@ -95,7 +104,7 @@ def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     return [(some(dict.fromkeys(names)), why) for why, names in alike.items()]
 
 
-def _line(fact: Fact) -> str:
+def _line_of_fact(fact: Fact) -> str:
     if isinstance(fact.value, Mapping):
         flat = not any(isinstance(inner, (Mapping, list)) for inner in fact.value.values())
         if flat:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from ncclkit.core.bandwidth import ABOVE, Expectation, algbw, busbw
 from ncclkit.agent.digits import whole_number
+from ncclkit.core.bandwidth import ABOVE, Expectation, algbw, busbw
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, percent, plural
 
@@ -124,16 +124,17 @@ class Comparison:
     @property
     def gain(self) -> float:
         """Share of the default's time that the setting saves; negative where it takes longer."""
-        return 1 - math.exp(_trimmed(sorted(self._ratios)))
+        return 1 - math.exp(_trimmed_mean(sorted(self._ratios)))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(least, largest) gain, by Student's t of the trimmed mean of paired rounds; (-inf, 1)
-        with too few rounds.
+        """(least, largest) gain; (-inf, 1) with too few rounds.
+
+        By Student's t of the trimmed mean of paired rounds.
         """
         if len(self.default_us) < LEAST_ROUNDS:
             return -math.inf, 1.0
-        low, high = _interval(self._ratios, ERROR / self.comparisons)
+        low, high = _interval_of_mean(self._ratios, ERROR / self.comparisons)
         return 1 - math.exp(high), 1 - math.exp(low)
 
     @property
@@ -176,19 +177,19 @@ class Comparison:
 
 def spread(controls: Sequence[Sequence[float]]) -> float:
     """The largest share by which a group with the default is slower than another one."""
-    means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
+    means = [_trimmed_mean(sorted(map(math.log, laps))) for laps in controls]
     if means:
         return math.expm1(max(means) - min(means))
     return 0.0
 
 
-def _trimmed(ordered: Sequence[float]) -> float:
+def _trimmed_mean(ordered: Sequence[float]) -> float:
     """The mean without the smallest and the largest ones."""
     cut = int(len(ordered) * TRIMMED)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
+def _interval_of_mean(values: Sequence[float], error: float) -> tuple[float, float]:
     """Interval of the trimmed mean, missed with a chance of `error` (Tukey and McLaughlin 1963)."""
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
@@ -204,7 +205,10 @@ def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """A range of sizes of one collective in which one setting is better than the default."""
+    """A range of sizes in which one setting is better than the default.
+
+    Of one collective.
+    """
 
     op: str
     least: int
@@ -260,7 +264,7 @@ class Advantage:
         low = min(one.interval[0] for one in self.comparisons)
         least = percent(max(low, 0), 1)
         return (
-            f"{self.setting} gains {_shares(gains)} on {self.op} of {self.sizes} (at least"
+            f"{self.setting} gains {_shares_in_words(gains)} on {self.op} of {self.sizes} (at least"
             f" {least})."
         )
 
@@ -324,8 +328,9 @@ class Sweep:
         return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
 
     def saved(self, setting: Setting) -> float | None:
-        """Share of the time of the job's calls that a setting saves, by what was measured; None
-        without its calls.
+        """Share of the time of the job's calls that a setting saves.
+
+        By what was measured; None without its calls.
 
         A size of the job counts as the measured one that is nearest to it.
         """
@@ -410,7 +415,10 @@ class Sweep:
 
     @property
     def summary(self) -> str:
-        """The answer, what is left of it under computation, and what it saves of the job."""
+        """The answer, and what it saves of the job.
+
+        With what is left of it under computation.
+        """
         best, costly = self.best, self._costly
         tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
         if not best and costly:
@@ -462,9 +470,12 @@ class Sweep:
         better = [one for one in self.comparisons if one.better and one.setting == setting]
         if not worse and not better:
             return f"{setting} makes no difference that can be told from chance."
-        said = [f"costs {_longer(rows)} on {op} of {_span(rows)}" for op, rows in _by_op(worse)]
+        said = [
+            f"costs {_longer_in_words(rows)} on {op} of {_span_of_sizes(rows)}"
+            for op, rows in _by_op(worse)
+        ]
         said += [
-            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}"
+            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span_of_sizes(rows)}"
             for op, rows in _by_op(better)
         ]
         if better:
@@ -480,7 +491,7 @@ def noise_of(controls: Sequence[Comparison]) -> str:
     if not noisy:
         return ""
     worst = max(noisy, key=lambda one: abs(one.gain))
-    places = ", ".join(f"{op} of {_span(rows)}" for op, rows in _by_op(noisy))
+    places = ", ".join(f"{op} of {_span_of_sizes(rows)}" for op, rows in _by_op(noisy))
     return (
         f"Too noisy to compare on {places}: {worst.setting} is what the default is here, and seemed"
         f" to differ from it by {percent(abs(worst.gain))}."
@@ -502,7 +513,7 @@ def within_links(
 
     Empty where none is.
     """
-    beyond = [one for one in rows if one.better and _exceeds(one, bounds, ranks)]
+    beyond = [one for one in rows if one.better and _exceeds_bound(one, bounds, ranks)]
     if not beyond:
         return tuple(rows), ""
     named = ", ".join(
@@ -516,7 +527,7 @@ def within_links(
     return tuple(one for one in rows if one not in beyond), said
 
 
-def _exceeds(one: Comparison, bounds: Mapping[str, Expectation], ranks: int) -> bool:
+def _exceeds_bound(one: Comparison, bounds: Mapping[str, Expectation], ranks: int) -> bool:
     bound = bounds.get(one.op)
     speed = busbw(one.op, ranks, algbw(one.bytes, statistics.median(one.with_us)))
     return bool(bound and bound.value and speed and speed > ABOVE * bound.value)
@@ -595,12 +606,12 @@ def _by_op(rows: Iterable[Comparison]) -> list[tuple[str, list[Comparison]]]:
     return [(op, list(group)) for op, group in groupby(ordered, lambda one: one.op)]
 
 
-def _longer(rows: Sequence[Comparison]) -> str:
+def _longer_in_words(rows: Sequence[Comparison]) -> str:
     """``38 to 62 % more time``."""
-    return f"{_shares(sorted(-one.gain for one in rows))} more time"
+    return f"{_shares_in_words(sorted(-one.gain for one in rows))} more time"
 
 
-def _shares(ordered: Sequence[float]) -> str:
+def _shares_in_words(ordered: Sequence[float]) -> str:
     """``38 to 62 %``."""
     least = percent(ordered[0])
     most = percent(ordered[-1])
@@ -609,7 +620,7 @@ def _shares(ordered: Sequence[float]) -> str:
     return f"{least.removesuffix(' %')} to {most}"
 
 
-def _span(rows: Sequence[Comparison]) -> str:
+def _span_of_sizes(rows: Sequence[Comparison]) -> str:
     first = format_bytes(rows[0].bytes)
     last = format_bytes(rows[-1].bytes)
     if first == last:
@@ -636,10 +647,10 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     """
     rows = [row for row in sweep.advantages if not row.lost]
     groups = [row for row in rows if row.setting.config]
-    env = _everywhere(sweep)
+    env = _harmless_variables(sweep)
     gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
-    again = _measured(sweep, rows)
+    again = _options_measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
     undone = ""
     if sweep.harmful:
@@ -679,7 +690,7 @@ def _for_sbatch(value: str) -> str:
     return quoted
 
 
-def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
+def _options_measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
     """``--op all_reduce --sizes 8,1048576``.
 
     Where something was gained, or taken away as it costs.
@@ -699,21 +710,25 @@ def applied(sweep: Sweep) -> Setting | None:
 
     None where that is nothing.
     """
-    env = {name: value for name, value in _everywhere(sweep).items() if name not in sweep.cleared}
+    env = {
+        name: value
+        for name, value in _harmless_variables(sweep).items()
+        if name not in sweep.cleared
+    }
     if env or sweep.harmful:
         return Setting(env, without=sweep.harmful)
-    groups = [row for row in sweep.advantages if not row.lost and _harmless(sweep, row.setting)]
+    groups = [row for row in sweep.advantages if not row.lost and _is_harmless(sweep, row.setting)]
     if groups:
         return max(groups, key=lambda row: row.gain).setting
     return None
 
 
-def _everywhere(sweep: Sweep) -> dict[str, str]:
+def _harmless_variables(sweep: Sweep) -> dict[str, str]:
     """The variables that no measured size suffers from, those of the largest gain last."""
     rows = [
         row
         for row in sweep.advantages
-        if row.setting.env and not row.lost and _harmless(sweep, row.setting)
+        if row.setting.env and not row.lost and _is_harmless(sweep, row.setting)
     ]
     return dict(
         pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items()
@@ -730,7 +745,7 @@ def _as_argument(setting: Setting) -> str:
     return shlex.quote(",".join([*named, *channels, *gone]))
 
 
-def _harmless(sweep: Sweep, setting: Setting) -> bool:
+def _is_harmless(sweep: Sweep, setting: Setting) -> bool:
     """Whether no size that was measured takes longer with it."""
     return all(one.gain > -WORTH for one in sweep.seen if one.setting == setting)
 

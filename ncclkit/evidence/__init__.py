@@ -36,8 +36,9 @@ OnBytes = Callable[[int, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: events in the order of the files, one row per file, one sentence per thing
-    that went wrong.
+    """What was read.
+
+    Events in the order of the files, one row per file, one sentence per thing that went wrong.
     """
 
     events: list[Event]
@@ -79,7 +80,7 @@ def read(
         processes.process_pool(found) if helped and executor is None else nullcontext(executor)
     ) as helpers:
         try:
-            parts = list(_shared(_parts(found, stdin, helpers, on_bytes), {}))
+            parts = list(_share_dumps(_read_parts(found, stdin, helpers, on_bytes), {}))
         finally:
             processes.limited.stop_if_forked()
     problems += [problem for part in parts for problem in part.problems]
@@ -91,11 +92,11 @@ def read(
         if part.kind == "trace" and part.path in named
     ]
     if not any(part.kind not in UNREADABLE for part in parts):
-        raise NcclkitError(_nothing(given, parts, problems))
+        raise NcclkitError(_why_nothing(given, parts, problems))
     problems += [
         f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named
     ]
-    events = _merged(parts)
+    events = _merged_events(parts)
     known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)
     unknown = Counter[str]()
     for event in events:
@@ -106,10 +107,10 @@ def read(
             row["quiet"] = abnormal.other_lines(part.short, part.path, part.events, part.abnormal)
     facts = [fact for part in parts for fact in part.facts]
     measurements = [measurement for part in parts for measurement in part.measurements]
-    return Reading(events, rows, problems, facts, measurements, _named(parts, found))
+    return Reading(events, rows, problems, facts, measurements, _inputs_of_paths(parts, found))
 
 
-def _named(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
+def _inputs_of_paths(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
     """Path → the input that it was found by; what an archive holds follows it."""
     named: dict[str, str] = {}
     name = ""
@@ -118,7 +119,7 @@ def _named(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
-def _parts(
+def _read_parts(
     found: Mapping[str, str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes
 ) -> Iterator[Part]:
     """Whole files in the executor; a file that is read in pieces here, its pieces there."""
@@ -136,7 +137,7 @@ def _parts(
     on_bytes(done, total)
     here = {path for path in found if executor is None or path == "-" or pieces.divisible(path)}
     there: dict[str, tuple[Future[list[list[Part]]], int]] = {}
-    for batch in _batches([path for path in found if path not in here], sizes):
+    for batch in _batches_of_files([path for path in found if path not in here], sizes):
         assert executor
         task = executor.submit(_read_batch, batch)
         there |= {path: (task, place) for place, path in enumerate(batch)}
@@ -155,7 +156,7 @@ BATCH, MANY = 8 << 20, 32
 small file."""
 
 
-def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+def _batches_of_files(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """The files in their order, small ones together."""
     batch = list[str]()
     left = BATCH
@@ -178,10 +179,10 @@ def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
     """
     found = [files.read_file(path) for path in paths]
     known = dict[Any, Any]()
-    return [list(_shared(parts, known)) for parts in found]
+    return [list(_share_dumps(parts, known)) for parts in found]
 
 
-def _shared(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
+def _share_dumps(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
     """The parts; what the dumps of a thousand ranks have in common stands in memory once, in
     `known`.
     """
@@ -191,7 +192,7 @@ def _shared(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
         yield part
 
 
-def _merged(parts: list[Part]) -> list[Event]:
+def _merged_events(parts: list[Part]) -> list[Event]:
     """Events of all files together, then what only all ranks' dumps together tell."""
     merger = Merger()
     for part in parts:
@@ -207,7 +208,7 @@ def _merged(parts: list[Part]) -> list[Event]:
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 
 
-def _nothing(given: list[str | Path], parts: list[Part], problems: list[str]) -> str:
+def _why_nothing(given: list[str | Path], parts: list[Part], problems: list[str]) -> str:
     """Why nothing could be read, in one sentence."""
     if len(parts) == 1 and problems:
         return problems[-1].rstrip(".") + (

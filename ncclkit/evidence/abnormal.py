@@ -61,25 +61,27 @@ NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
 def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Number, rank and text of the abnormal lines at both ends of a file that none of its events
-    cites.
+    """Number, rank and text of abnormal lines that no event cites.
+
+    Those at both ends of a file.
 
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
     first, last = ends.head_and_tail()
     if not last and len(first) <= FIRST + LAST:
-        found = dict(_found(first, 1))
+        found = dict(_lines_with_words(first, 1))
     else:
         tail = (last or first)[-LAST:]
-        found = dict(_found(tail, count - tail.count(b"\n") + tail.endswith(b"\n")))
-    return _rows(found, path, events, MOST)
+        found = dict(_lines_with_words(tail, count - tail.count(b"\n") + tail.endswith(b"\n")))
+    return _rows_of_events(found, path, events, MOST)
 
 
 def other_lines(
     text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Number, rank, text and count of the lines of a short log that are not abnormal; besides:
-    those that are.
+    """Number, rank, text and count of a short log's lines that are not abnormal.
+
+    besides: those that are.
     """
     known = {row["line"] for row in besides}
     lines = text.encode().split(b"\n")
@@ -90,11 +92,11 @@ def other_lines(
         if raw.strip() and number not in known and len(raw) <= LONG
     }
     said = Counter(NUMBERS.sub(b"#", raw) for raw in lines)
-    rows = _rows(found, path, events, len(found))
+    rows = _rows_of_events(found, path, events, len(found))
     return [{**row, "times": said[NUMBERS.sub(b"#", lines[row["line"] - 1])]} for row in rows]
 
 
-def _rows(
+def _rows_of_events(
     found: dict[int, bytes], path: str, events: Iterable[Event], most: int
 ) -> list[dict[str, Any]]:
     for event in events if found else ():
@@ -113,7 +115,7 @@ def _rows(
     return rows
 
 
-def _found(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+def _lines_with_words(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold one of the words, with their numbers."""
     small = text.lower()
     starts = set()

@@ -75,7 +75,10 @@ class Part:
     """How the pieces of a plain file are scanned; None for anything else, such as an archive."""
 
     def take(self, found: Sequence[Document]) -> None:
-        """Add what other tools printed here; a file with nothing else in it is of their kind."""
+        """Add what other tools printed here.
+
+        A file with nothing else in it is of their kind.
+        """
         if found and all(
             event.kind in ("progress", "printed.version", "job.member") for event in self.events
         ):
@@ -136,7 +139,7 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
     """
     if head.startswith(wire.MARK):
         part.kind = "wire"
-        _wire(part, io.BufferedReader(Joined(head, text)))
+        _fill_from_records(part, io.BufferedReader(Joined(head, text)))
         return None
     if head.startswith(TELEMETRY_HEAD):
         part.kind = "telemetry"
@@ -160,9 +163,9 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
         return bytes(data)
     try:
         if pickled:
-            found = _limited(document, part, data)
+            found = _read_limited(document, part, data)
         else:
-            found = _read(document, part, data)
+            found = _read_document(document, part, data)
     except (processes.Refused, storage.Nested) as error:
         part.problems.append(
             f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}."
@@ -188,14 +191,14 @@ def _read_all(stream: Readable) -> bytearray:
 Reader = Callable[[str, int | None, bytes], "Part | None"]
 
 
-def _read(function: Reader, part: Part, data: bytearray) -> Part | None:
+def _read_document(function: Reader, part: Part, data: bytearray) -> Part | None:
     """What a reader makes of a document, here where that is sure to be cheap."""
     if len(data) > SAFE:
-        return _limited(function, part, data)
+        return _read_limited(function, part, data)
     return function(part.path, part.rank, bytes(data))
 
 
-def _limited(function: Reader, part: Part, data: bytearray) -> Part | None:
+def _read_limited(function: Reader, part: Part, data: bytearray) -> Part | None:
     found: Part | None = processes.limited.call(function, part.path, part.rank, data=data)
     return found
 
@@ -226,8 +229,8 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
     except storage.Nested:
         raise
     except ValueError:
-        value = ras.parse_json(data) or _lines(data)
-    if value is not None and _value(part, value):
+        value = ras.parse_json(data) or _values_of_lines(data)
+    if value is not None and _fill_from_value(part, value):
         return part
     return None
 
@@ -254,7 +257,7 @@ def _are_lines(data: bytearray) -> bool:
     )
 
 
-def _lines(data: bytes) -> list[Any] | None:
+def _values_of_lines(data: bytes) -> list[Any] | None:
     """The values of a file in which every line is one; None for any other file."""
     try:
         return [storage.parse_json(line) for line in data.splitlines() if line.strip()]
@@ -262,7 +265,7 @@ def _lines(data: bytes) -> list[Any] | None:
         return None
 
 
-def _value(part: Part, value: Any) -> bool:
+def _fill_from_value(part: Part, value: Any) -> bool:
     """Events of a JSON document of a known kind; False for any other."""
     dump = dumps.of_value(value, part.path, part.rank)
     if dump:
@@ -301,7 +304,7 @@ def _value(part: Part, value: Any) -> bool:
     return True
 
 
-def _wire(part: Part, stream: BinaryIO) -> None:
+def _fill_from_records(part: Part, stream: BinaryIO) -> None:
     merger = Merger()
     bad = 0
     for number, raw in enumerate(iter(lambda: stream.readline(records.LONGEST), b""), 1):
@@ -342,7 +345,7 @@ def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) ->
     parts = [part]
     try:
         if path == "-":
-            parts += _fill(part, stdin or sys.stdin.buffer, None)
+            parts += _fill_part(part, stdin or sys.stdin.buffer, None)
         else:
             with inputs.opened(path) as stream:
                 about = os.fstat(stream.fileno())
@@ -352,7 +355,7 @@ def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) ->
                     part.spread = spread
                 else:
                     part.spread = None
-                parts += _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
+                parts += _fill_part(part, stream, datetime.fromtimestamp(about.st_mtime))
     except NcclkitError as error:
         part.problems.append(str(error))
     except OSError as error:
@@ -361,7 +364,7 @@ def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) ->
     return parts
 
 
-def _fill(
+def _fill_part(
     part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None
 ) -> list[Part]:
     """Read one stream into its part.
@@ -392,15 +395,15 @@ def _fill(
     elif packing == "zip" or is_tar(head):
         part.kind = "archive"
         if inside is None:
-            members = _members(part, stream, counted, Joined(head, text), packing)
+            members = _member_parts(part, stream, counted, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
         rest = read_document(part, head, text)
         if rest is not None:
-            _text(part, rest, text, changed)
+            _fill_from_text(part, rest, text, changed)
     else:
-        _text(part, head, text, changed)
+        _fill_from_text(part, head, text, changed)
     if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
@@ -415,7 +418,7 @@ def _fill(
     return members
 
 
-def _members(
+def _member_parts(
     part: Part, stream: Readable, counted: Counted, source: Joined, packing: str
 ) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
@@ -436,7 +439,7 @@ def _members(
     for member in found:
         inner = Part(f"{part.path}/{member.name}", rank=inputs.rank_of(member.name))
         try:
-            _fill(inner, member.stream, member.changed, budget)
+            _fill_part(inner, member.stream, member.changed, budget)
         except DAMAGE as error:
             inner.problems.append(f"{inner.path}: {error}.")
         if inner.kind in ("archive", "binary"):
@@ -455,7 +458,9 @@ def _members(
     return sorted(parts, key=lambda inner: natural(inner.path))
 
 
-def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | None) -> None:
+def _fill_from_text(
+    part: Part, head: bytes, text: TolerantReader, changed: datetime | None
+) -> None:
     wide = inputs.width(head)
     if not wide and inputs.is_binary(head):
         part.kind = "binary"
@@ -468,16 +473,16 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
     else:
         stream = Joined(head, text)
         sample = head
-    part.kind = _kind(sample, part.path)
+    part.kind = _kind_of_text(sample, part.path)
     if part.kind == "ras":
         try:
-            part.become(_read(report, part, _read_all(stream)) or part)
+            part.become(_read_document(report, part, _read_all(stream)) or part)
         except processes.Refused as error:
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
         return
     if part.kind == "log" and not wide and (read := plain.plain_text(sample)) is not sample:
-        stream = _plain(part, stream, text)
+        stream = _plain_stream(part, stream, text)
         if isinstance(stream, io.BytesIO):
             sample = read
     lines = sample.splitlines()
@@ -502,7 +507,7 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
-def _plain(
+def _plain_stream(
     part: Part, stream: TolerantReader | Joined | io.BytesIO, text: TolerantReader
 ) -> TolerantReader | Joined | io.BytesIO:
     """The whole text as its programs wrote it; what is too large for that stays as it is."""
@@ -517,7 +522,7 @@ def _plain(
     return io.BytesIO(given)
 
 
-def _kind(sample: bytes, path: str) -> str:
+def _kind_of_text(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
     if ras.is_report(text):
         return "ras"

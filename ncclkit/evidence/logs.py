@@ -49,7 +49,7 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
         if case.events and not is_example(case):
             return case
         logs = example
-    pasted = _pasted(logs)
+    pasted = _reading_of_pasted(logs)
     if pasted:
         given = ["-"]
     else:
@@ -64,7 +64,9 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
 
 
 def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> list[Case]:
-    """A case for each job that the `given` logs are of: `case` for the first, the others in memory.
+    """A case for each job that the `given` logs are of.
+
+    `case` for the first, the others in memory.
 
     In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the
     paths of the others.
@@ -85,15 +87,16 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
 
 
 def inputs_by_job(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
-    """The inputs that files were found by, those of one job together, in the order in which they
-    were named.
+    """The inputs that files were found by, those of one job together.
+
+    In the order in which they were named.
 
     Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another
     process.  One that shows neither is taken for a part of the first job.  named: path of a file →
     its input.
     """
     found: list[tuple[list[str], Marks]] = []
-    for name, mine in _marks(named, events).items():
+    for name, mine in _marks_of_inputs(named, events).items():
         alike = (job for job in found if not _different_jobs(mine, job[1]))
         job = next(alike, None)
         if job is None:
@@ -108,7 +111,7 @@ Marks = Mapping[str, set[int]]
 """``slurm`` → ids of jobs; host and rank → ids of processes."""
 
 
-def _marks(named: Mapping[str, str], events: Iterable[Event]) -> Mapping[str, Marks]:
+def _marks_of_inputs(named: Mapping[str, str], events: Iterable[Event]) -> Mapping[str, Marks]:
     """Input → what its own name and the events of its files say of their job."""
     marks: dict[str, dict[str, set[int]]] = {name: defaultdict(set) for name in named.values()}
     for name, mine in marks.items():
@@ -143,7 +146,10 @@ def is_example(case: Case) -> bool:
 
 
 def forget(case: Case) -> Case:
-    """Take what an earlier reading left out of a case: another job must not be judged with it."""
+    """Take what an earlier reading left out of a case.
+
+    Another job must not be judged with it.
+    """
     case.events = []
     case.findings = []
     case.inputs = []
@@ -218,16 +224,16 @@ def read_facts(case: Case, others: str) -> Case:
     return case.replace_facts(facts).save()
 
 
-def _pasted(logs: str) -> evidence.Reading | None:
+def _reading_of_pasted(logs: str) -> evidence.Reading | None:
     """What lines of a log say that were given in place of its name; None where files are named.
 
     One line alone is a log where it holds blanks, no word of it is a file, and something in it is
     known.
     """
-    if not isinstance(logs, str) or len(logs.split()) < 2 or _exists(logs):
+    if not isinstance(logs, str) or len(logs.split()) < 2 or _path_exists(logs):
         return None
     alone = "\n" not in logs.strip()
-    if alone and any(_exists(word) or glob.glob(word) for word in logs.split()):
+    if alone and any(_path_exists(word) or glob.glob(word) for word in logs.split()):
         return None
     reading = evidence.read(["-"], stdin=io.BytesIO(logs.encode("utf-8", "replace")), helped=True)
     if alone and not reading.events:
@@ -235,7 +241,7 @@ def _pasted(logs: str) -> evidence.Reading | None:
     return reading
 
 
-def _exists(logs: str) -> bool:
+def _path_exists(logs: str) -> bool:
     try:
         return Path(logs).expanduser().exists()
     except (
@@ -254,7 +260,7 @@ def _single_inputs(logs: str) -> list[str]:
             "No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in"
             " quotes."
         )
-    if _exists(logs):
+    if _path_exists(logs):
         return [logs]
     if logs in samples.recording_names():
         return [str(samples.HERE / logs)]
@@ -277,7 +283,7 @@ def reading_summary(
     kinds = Counter(str(row["kind"]) for row in inputs)
     read = [f"{count} × {kind}" for kind, count in kinds.most_common() if kind not in NOT_READ]
     events = sum(row["events"] for row in inputs)
-    out = [f"{facts:,} facts"] * bool(facts) + _measured(measured)
+    out = [f"{facts:,} facts"] * bool(facts) + _measured_in_words(measured)
     left = [f"{kinds[kind]} × {kind}" for kind in sorted(NOT_READ & kinds.keys())]
     mute = sum(row["kind"] == "log" and not row["events"] for row in inputs)
     left += (
@@ -291,7 +297,7 @@ def reading_summary(
     return f"{said}."
 
 
-def _measured(rows: Sequence[Measurement]) -> list[str]:
+def _measured_in_words(rows: Sequence[Measurement]) -> list[str]:
     """How many, the highest bandwidth, and the values that were wrong."""
     if not rows:
         return []

@@ -53,14 +53,17 @@ class Merger:
         self._traces: dict[Any, int] = {}
 
     def add_line(self, event: Event) -> RepeatedEvent | None:
-        """Take the event of one line; None for a line that belongs to a back-trace told before."""
+        """Take the event of one line.
+
+        None for a line that belongs to a back-trace told before.
+        """
         if event.kind == "nccl.trace" and self.continues(event):
             return None
         return self.add_event(event)
 
     def add_event(self, event: Event) -> RepeatedEvent:
         """Take an event that may already stand for many."""
-        key = _key(event)
+        key = _merge_key(event)
         repeated = self._events.get(key)
         if repeated is None:
             repeated = self._events[key] = RepeatedEvent(event)
@@ -79,12 +82,16 @@ class Merger:
         return 0 < event.line - near < TRACE_GAP
 
     def collected(self) -> list[Event]:
-        """What was collected, in the order of the files; it may be taken by another merger."""
+        """What was collected, in the order of the files.
+
+        It may be taken by another merger.
+        """
         return [repeated.event() for repeated in self._events.values()]
 
     def events(self) -> list[Event]:
-        """The same without exception lines that a traceback holds and stacks of timeouts that have
-        a message.
+        """The same without what another event of them tells.
+
+        Exception lines that a traceback holds, and stacks of timeouts that have a message.
         """
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
@@ -164,7 +171,7 @@ def merges(event: Event) -> bool:
     return event.kind not in (*KEEP_LAST, "nccl.trace") and not event.kind.startswith(NEVER_MERGED)
 
 
-def _key(event: Event) -> Any:
+def _merge_key(event: Event) -> Any:
     who = (event.kind, event.path, event.host, event.pid, event.rank)
     data = event.data
     if event.kind == "progress":
@@ -188,11 +195,11 @@ def _key(event: Event) -> Any:
     if QUOTING.isdisjoint(fields):
         shape = ""
     else:
-        shape = _shape(event.text)
+        shape = _text_without_numbers(event.text)
     return (*who, tuple(told), shape)
 
 
-def _shape(text: str) -> str:
+def _text_without_numbers(text: str) -> str:
     """A text without its numbers; addresses of peers stay, as they tell who it was."""
     if "." not in text:
         return NUMBERS.sub("#", text)
@@ -200,8 +207,9 @@ def _shape(text: str) -> str:
 
 
 class Regions:
-    """The lines of tracebacks, by file and type of error, so that each error is looked up and not
-    compared with all.
+    """The lines of tracebacks, by file and type of error.
+
+    So that each error is looked up and not compared with all.
 
     of_rank: an error is only held by a region of its own rank.
     """
@@ -220,7 +228,10 @@ class Regions:
         return (event.path, event.data.type, event.rank if self.of_rank else None)
 
     def hold(self, event: Event) -> bool:
-        """True where an error stands in the lines of one above it, and is of its type."""
+        """True where an error stands in the lines of one above it.
+
+        And is of its type.
+        """
         lines, ends = self.known.get(self._key(event), ([], []))
         above = bisect_left(lines, event.line)
         return above > 0 and event.line <= ends[above - 1]
@@ -238,8 +249,9 @@ class Timeouts:
         self.any = bool(self.ranks) or any(event.rank is not None for event in known)
 
     def better(self, event: Event) -> bool:
-        """True for the stack of a timeout that a message, or the first line of that stack, reports
-        better.
+        """True for the stack of a timeout that is reported better elsewhere.
+
+        By a message, or the first line of that stack.
         """
         if not isinstance(event.data, C10dTimeout) or not _is_bare(event.data):
             return False
@@ -259,10 +271,12 @@ def assign_ranks(events: Iterable[Event]) -> list[Event]:
     merged = list(events)
     ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
-    return list(_once(_public(_with_rank(event, ties, len(hosts) > 1)) for event in merged))
+    return list(
+        _each_exit_once(_public_event(_with_rank(event, ties, len(hosts) > 1)) for event in merged)
+    )
 
 
-def _once(events: Iterable[Event]) -> Iterator[Event]:
+def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:
     """torchrun tells each exit twice, as it happens and in its summary; the first word stands."""
     seen: set[tuple[str, int | None]] = set()
     for event in events:
@@ -314,7 +328,7 @@ def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool)
     return event
 
 
-def _public(event: Event) -> Event:
+def _public_event(event: Event) -> Event:
     data = event.data
     if isinstance(data, NcclChannel) and isinstance(data.channels, list):
         data = structs.replace(data, channels=len(data.channels))
@@ -339,12 +353,15 @@ Place = tuple[str, object]
 
 
 def assign_hosts(events: Iterable[Event]) -> list[Event]:
-    """Events with the host of their rank or launcher, in runs of ours on several hosts."""
+    """Events with the host of their rank or launcher.
+
+    In runs of ours on several hosts.
+    """
     given = list(events)
     hosts: dict[str, dict[Place, str]] = {}
     for event in given:
         if event.kind == "worker.phase" and event.host:
-            folder, _ = _split(event.path)
+            folder, _ = _folder_and_name(event.path)
             if event.data.phase == "launch":
                 who = event.data.log
             else:
@@ -363,7 +380,7 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
 def _with_host(event: Event, where: dict[Place, str]) -> Event:
     if event.host:
         return event
-    folder, name = _split(event.path)
+    folder, name = _folder_and_name(event.path)
     if event.rank is not None:
         host = where.get((folder, event.rank))
     else:
@@ -373,6 +390,6 @@ def _with_host(event: Event, where: dict[Place, str]) -> Event:
     return event
 
 
-def _split(path: str) -> tuple[str, str]:
+def _folder_and_name(path: str) -> tuple[str, str]:
     folder, _, name = path.rpartition("/")
     return folder, name.removesuffix(".gz")

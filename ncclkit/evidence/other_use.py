@@ -91,10 +91,12 @@ class OtherUse:
         }
         data |= {"gpus": gpus, "holders": holders}
         number, moment = self._last
-        yield Event("telemetry.others", clip(_text(data)), path, number, moment, host, data=data)
+        yield Event(
+            "telemetry.others", clip(_use_in_words(data)), path, number, moment, host, data=data
+        )
 
 
-def _text(data: Mapping[str, Any]) -> str:
+def _use_in_words(data: Mapping[str, Any]) -> str:
     said = []
     if data["cores_used"] is not None:
         load = ""

@@ -65,11 +65,13 @@ def process_pool(paths: Iterable[str]) -> Iterator[Executor | None]:
     if count < 2 or size < ENOUGH or parent_process() is not None:
         yield None
         return
-    with ProcessPoolExecutor(count, mp_context=_Context(), initializer=_follow) as executor:
+    with ProcessPoolExecutor(
+        count, mp_context=_Context(), initializer=_end_with_parent
+    ) as executor:
         yield executor
 
 
-def _follow() -> None:
+def _end_with_parent() -> None:
     """End this process when the one that started it ends, even if that was killed."""
     parent = parent_process()
     if parent:
@@ -97,8 +99,9 @@ class Refused(ValueError):
 
 
 class Limited:
-    """A process that calls functions on what strangers wrote, each call with limits of memory and
-    time.
+    """A process that calls functions on what strangers wrote.
+
+    Each call with limits of memory and time.
 
     It is started by the first call, answers one after the other, and is replaced where a limit
     ended it.  It is forked in milliseconds where no other thread is; a new interpreter takes 0.3 s,
@@ -157,7 +160,7 @@ class Limited:
         else:
             context = _Context()
         ours, theirs = context.Pipe()
-        self._child = context.Process(target=_serve, args=(theirs, ours, IDLE), daemon=True)
+        self._child = context.Process(target=_serve_calls, args=(theirs, ours, IDLE), daemon=True)
         self._child.start()
         theirs.close()
         self._pipe = ours
@@ -198,7 +201,7 @@ def _is_alone() -> bool:
         return False
 
 
-def _serve(pipe: Connection, other: Connection, idle: float) -> None:
+def _serve_calls(pipe: Connection, other: Connection, idle: float) -> None:
     other.close()  # or this process would not hear of the other's end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits
     gc.disable()  # it would look at a million new values over and over
@@ -207,13 +210,13 @@ def _serve(pipe: Connection, other: Connection, idle: float) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with suppress(OSError):  # no /proc: macOS, which holds no such limit either
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, used + MEMORY)
+        _lower_limit(resource.RLIMIT_AS, used + MEMORY)
     while pipe.poll(idle):
         try:
             function, given, seconds = pipe.recv()
         except EOFError:
             return
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + seconds + 1)
+        _lower_limit(resource.RLIMIT_CPU, int(time.process_time()) + seconds + 1)
         answer: tuple[bool, Any]
         try:
             answer = (False, function(*given, pipe.recv_bytes()))
@@ -225,6 +228,6 @@ def _serve(pipe: Connection, other: Connection, idle: float) -> None:
         del function, given, answer
 
 
-def _limit(kind: int, value: int) -> None:
+def _lower_limit(kind: int, value: int) -> None:
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

@@ -83,8 +83,9 @@ LEAD = 2
 
 
 def is_quotation(text: str) -> bool:
-    """Whether a line speaks of an error, or is source code that holds it, and is not the error's
-    own report.
+    """Whether a line only speaks of an error, or is source code.
+
+    Source code that holds it; not the error's own report.
     """
     line = text.partition("\n")[0]
     if "Traceback (most" in text:
@@ -96,20 +97,20 @@ def is_quotation(text: str) -> bool:
     if RECORD.match(line):
         return False
     if BEGUN.match(line):
-        return HINT.search(line) is not None and _spoken(line)
+        return HINT.search(line) is not None and _is_spoken(line)
     return (
-        _spoken(line)
+        _is_spoken(line)
         or any(form.match(line) for form in (COMMENT, ITEM, ROW, FOUND, SHELL))
-        or _code(line)
+        or _is_code(line)
     )
 
 
-def _code(line: str) -> bool:
+def _is_code(line: str) -> bool:
     match = CODE.match(line)
     return match is not None and ERROR.search(match["inner"]) is not None
 
 
-def _spoken(line: str) -> bool:
+def _is_spoken(line: str) -> bool:
     """A sentence around something in quotation marks, or one that leads to an error without a
     colon.
     """
@@ -119,17 +120,17 @@ def _spoken(line: str) -> bool:
         return True
     if quoted and errors:
         outside = ERROR.search(rest)
-        if (outside is None or outside.start() > len(rest) / 2) and _sentence(rest):
+        if (outside is None or outside.start() > len(rest) / 2) and _is_sentence(rest):
             return True
     begins = ERROR.search(line)
     lead = ""
     if begins:
         lead = line[: begins.start()].rstrip(" `\"'*(")
     lead = LABEL.sub("", lead)
-    return bool(lead) and lead[-1].isalpha() and _sentence(lead)
+    return bool(lead) and lead[-1].isalpha() and _is_sentence(lead)
 
 
-def _sentence(text: str) -> bool:
+def _is_sentence(text: str) -> bool:
     """Several plain words, one of them of those that fill sentences."""
     if text.count(": "):
         said = text.rpartition(": ")[2]
@@ -191,8 +192,9 @@ COMMON = re.compile(
 
 
 def is_document(path: str, head: str) -> bool:
-    """Whether a text is documentation, source code or settings rather than a log, by its name and
-    its first lines.
+    """Whether a text is a document rather than a log.
+
+    Documentation, source code or settings, by its name and its first lines.
     """
     lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
     logged = sum(bool(LOGGED.match(line)) for line in lines[:40])
@@ -201,14 +203,14 @@ def is_document(path: str, head: str) -> bool:
     if Path(path).suffix.lower() in DOCUMENTS:
         return True
     logged = sum(bool(LOGGED.match(line)) for line in lines)
-    written = sum(not LOGGED.match(line) and _written(line) for line in lines)
+    written = sum(not LOGGED.match(line) and _is_written(line) for line in lines)
     advice = any(
         ADVICE.search(line) for line in lines if SENTENCE.match(line)
     ) and 3 * logged <= len(lines)
     return advice or (len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines))
 
 
-def _written(line: str) -> bool:
+def _is_written(line: str) -> bool:
     sentence = SENTENCE.match(line) is not None and 5 * len(COMMON.findall(line)) >= len(
         line.split()
     )

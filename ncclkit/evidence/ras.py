@@ -81,11 +81,13 @@ class Comm:
             "size": self.size,
             "missing": self.missing,
             "counts": {
-                op: _texts(counts) for op, counts in self.counts.items() if any(counts.values())
+                op: _keys_as_text(counts)
+                for op, counts in self.counts.items()
+                if any(counts.values())
             },
             "behind": self.behind(),
             "dead": self.dead,
-            "errors": _texts(self.errors),
+            "errors": _keys_as_text(self.errors),
         }
         return Event(
             "ras.communicator",
@@ -141,7 +143,7 @@ class Report:
         return [head, *(comm.event(self) for comm in self.comms.values())]
 
 
-def _texts(counts: dict[int, Any]) -> Data:
+def _keys_as_text(counts: dict[int, Any]) -> Data:
     return {str(rank): count for rank, count in counts.items()}
 
 
@@ -160,13 +162,13 @@ def changes(reports: Iterable[Report]) -> Iterator[Event]:
     known: dict[str, Report] = {}
     for report in ordered:
         for key, earlier in list(known.items()):
-            yield from _change(key, earlier, report)
+            yield from _change_events(key, earlier, report)
         known |= dict.fromkeys(report.comms, report)
 
 
-def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
+def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
     before = first.comms[key].launched()
-    after = _later(key, first, second)
+    after = _later_counts(key, first, second)
     moved: dict[str, dict[str, int]] = {}
     still = set()
     for op, counts in after.items():
@@ -189,7 +191,7 @@ def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
         f"communicator {key}, from {os.path.basename(first.path)} to"
         f" {os.path.basename(second.path)}"
     )
-    say += f"{f' ({seconds:g} s)' if seconds else ''}: {_motion(len(moved), rest)}"
+    say += f"{f' ({seconds:g} s)' if seconds else ''}: {_motion_in_words(len(moved), rest)}"
     data = {"hash": key, "moved": moved, "still": rest, "seconds": seconds, "behind": comm.behind()}
     yield Event(
         "ras.change",
@@ -201,14 +203,14 @@ def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
     )
 
 
-def _motion(moved: int, rest: list[int]) -> str:
+def _motion_in_words(moved: int, rest: list[int]) -> str:
     if not moved or not rest:
         return f"{'all' if moved else 'none of the'} {moved + len(rest)} ranks launched collectives"
     names = ", ".join(map(str, rest[:16])) + (" …" if len(rest) > 16 else "")
     return f"{moved} ranks launched collectives, ranks {names} did not"
 
 
-def _later(key: str, first: Report, second: Report) -> Counts:
+def _later_counts(key: str, first: Report, second: Report) -> Counts:
     """Counts of the second report.
 
     Where its text has no remark any more, those that were behind have caught up.
@@ -251,18 +253,18 @@ def from_json(value: Data, path: str) -> Report:
 
     Nothing in it is trusted to be there.
     """
-    comms = [_comm(item) for item in _dicts(value.get("communicators"))]
-    ranks = [rank for item in _dicts(value.get("communicators")) for rank in _ranks(item)]
+    comms = [_read_comm(item) for item in _only_dicts(value.get("communicators"))]
+    ranks = [rank for item in _only_dicts(value.get("communicators")) for rank in _rank_items(item)]
     lost = {
-        _process(rank): _status(rank).get("considered_dead") is True
+        _process_name(rank): _status_of_rank(rank).get("considered_dead") is True
         for rank in ranks
-        if "unresponsive" in _status(rank)
+        if "unresponsive" in _status_of_rank(rank)
     }
     report = Report(
-        path, "json", str(value.get("nccl_version", ""))[:40], _time(value.get("timestamp"))
+        path, "json", str(value.get("nccl_version", ""))[:40], _time_of_text(value.get("timestamp"))
     )
     report.nodes = len({str(rank.get("host")) for rank in ranks})
-    report.processes = len({_process(rank) for rank in ranks})
+    report.processes = len({_process_name(rank) for rank in ranks})
     report.total = len(comms)
     report.sound = sum(
         not (comm.missing or comm.dead or comm.errors or comm.behind()) for comm in comms
@@ -271,7 +273,7 @@ def from_json(value: Data, path: str) -> Report:
     report.dead = sorted(process for process, dead in lost.items() if dead)
     ras = value.get("ras")
     if isinstance(ras, dict):
-        report.timeouts = _number(ras.get("timeouts_count")) or 0
+        report.timeouts = _number_or_none(ras.get("timeouts_count")) or 0
     else:
         report.timeouts = 0
     report.comms = {comm.hash: comm for comm in comms}
@@ -295,11 +297,11 @@ def parse_json(data: bytes) -> Any:
         return None
 
 
-def _comm(item: Data) -> Comm:
-    comm = Comm(identity(str(item.get("hash", ""))), _number(item.get("size")))
-    for rank in _ranks(item):
-        number = _number(rank.get("rank"))
-        status = _status(rank)
+def _read_comm(item: Data) -> Comm:
+    comm = Comm(identity(str(item.get("hash", ""))), _number_or_none(item.get("size")))
+    for rank in _rank_items(item):
+        number = _number_or_none(rank.get("rank"))
+        status = _status_of_rank(rank)
         counts = rank.get("collective_counts")
         if number is None:
             continue
@@ -309,28 +311,28 @@ def _comm(item: Data) -> Comm:
         wrong = [
             code
             for name in ("init_state", "async_error")
-            if (code := _number(status.get(name))) not in (0, None, 7)
+            if (code := _number_or_none(status.get(name))) not in (0, None, 7)
         ]
         if wrong or status.get("abort_flag") is True:
             comm.errors[number] = (
                 ", ".join(RESULTS.get(code, str(code)) for code in wrong) or "aborted"
             )
         for op, count in counts.items() if isinstance(counts, dict) else ():
-            launched = _number(count)
+            launched = _number_or_none(count)
             if launched is not None:
                 comm.counts.setdefault(str(op)[:40], {})[number] = launched
     comm.said = [
         f"communicator {comm.hash} of {comm.size} ranks: missing {comm.missing}, dead {comm.dead}"
     ]
     comm.said += [
-        f"  {op}: {_shares(counts)}"
+        f"  {op}: {_shares_in_words(counts)}"
         for op, counts in comm.counts.items()
         if len({*counts.values()}) > 1
     ]
     return comm
 
 
-def _shares(counts: dict[int, int]) -> str:
+def _shares_in_words(counts: dict[int, int]) -> str:
     """``3 ranks at 6, rank 3 at 5``."""
     shares = Counter(counts.values()).most_common(8)
     one = {count: rank for rank, count in counts.items()}
@@ -339,37 +341,37 @@ def _shares(counts: dict[int, int]) -> str:
     )
 
 
-def _ranks(item: Data) -> Iterator[Data]:
+def _rank_items(item: Data) -> Iterator[Data]:
     """Ranks that answered, then those that did not."""
-    yield from _dicts(item.get("ranks"))
-    for rank in _dicts(item.get("missing_ranks")):
-        yield rank | {"status": _status(rank) | {"unresponsive": True}}
+    yield from _only_dicts(item.get("ranks"))
+    for rank in _only_dicts(item.get("missing_ranks")):
+        yield rank | {"status": _status_of_rank(rank) | {"unresponsive": True}}
 
 
-def _dicts(value: Any) -> list[Data]:
+def _only_dicts(value: Any) -> list[Data]:
     if isinstance(value, list):
         return [item for item in value if isinstance(item, dict)]
     return []
 
 
-def _status(rank: Data) -> Data:
+def _status_of_rank(rank: Data) -> Data:
     status = rank.get("status")
     if isinstance(status, dict):
         return status
     return {}
 
 
-def _process(rank: Data) -> str:
-    return f"{str(rank.get('host', ''))[:200]}:{_number(rank.get('pid'))}"
+def _process_name(rank: Data) -> str:
+    return f"{str(rank.get('host', ''))[:200]}:{_number_or_none(rank.get('pid'))}"
 
 
-def _number(value: Any) -> int | None:
+def _number_or_none(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST:
         return value
     return None
 
 
-def _time(text: Any) -> float | None:
+def _time_of_text(text: Any) -> float | None:
     """``2026-11-21 04:35:20``, in the local time of the host that wrote it."""
     try:
         return datetime.strptime(str(text), "%Y-%m-%d %H:%M:%S").timestamp()
@@ -437,9 +439,15 @@ def from_text(text: str, path: str) -> Report:
             report.nodes += int(match[1])
             report.processes += int(match[2])
         elif match := BLOCK.match(line):
-            _block(report, match, sizes.get(match["group"]), number, list(_body(lines, number)))
+            _take_block(
+                report,
+                match,
+                sizes.get(match["group"]),
+                number,
+                list(_indented_lines(lines, number)),
+            )
         elif line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
-            _processes(report, line.strip(), list(_body(lines, number)))
+            _take_processes(report, line.strip(), list(_indented_lines(lines, number)))
     report.said = [
         line
         for line in lines[:40]
@@ -448,14 +456,14 @@ def from_text(text: str, path: str) -> Report:
     return report
 
 
-def _body(lines: list[str], number: int) -> Iterator[str]:
+def _indented_lines(lines: list[str], number: int) -> Iterator[str]:
     for line in lines[number : number + BODY]:
         if not line.startswith(" "):
             return
         yield line
 
 
-def _processes(report: Report, what: str, body: list[str]) -> None:
+def _take_processes(report: Report, what: str, body: list[str]) -> None:
     """Remarks on the job as a whole.
 
     Processes that did not answer, and how often RAS waited in vain.
@@ -468,7 +476,7 @@ def _processes(report: Report, what: str, body: list[str]) -> None:
     report.timeouts += sum(int(match[1]) for match in map(TIMEOUTS.match, body) if match)
 
 
-def _block(
+def _take_block(
     report: Report, head: re.Match[str], size: int | None, number: int, body: list[str]
 ) -> None:
     """One block, added to what others said of its communicator.
@@ -482,12 +490,14 @@ def _block(
         identity(head["hash"]), Comm(identity(head["hash"]), size, number)
     )
     comm.said += [head.string, *body]
-    read = {"INCOMPLETE": _absent, "MISMATCH": _counts, "ERROR": _errors}.get(head["what"])
+    read = {"INCOMPLETE": _take_absent, "MISMATCH": _take_counts, "ERROR": _take_errors}.get(
+        head["what"]
+    )
     if read is not None:
         read(comm, body, lambda rank: size is None or rank < size)
 
 
-def _absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
+def _take_absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     for line in body:
         match = ABSENT.search(line)
         if match:
@@ -498,7 +508,7 @@ def _absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
             comm.missing.append(int(match["rank"]))
 
 
-def _counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
+def _take_counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     op = "collective"
     for line in body:
         match = KIND.search(line)
@@ -517,7 +527,7 @@ def _counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
                     comm.counts.setdefault(op, {})[int(match["rank"])] = int(calls[1])
 
 
-def _errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
+def _take_errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     """``Rank 3 reported remote error -- GPU …``, or its error in the line before it."""
     kind = ""
     for line in body:

@@ -44,7 +44,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
 
     None for none; Malformed for lists where texts belong.
     """
-    record = _parsed(raw)
+    record = _parsed_record(raw)
     if record is None:
         return None
     if any(isinstance(record.get(name), (dict, list)) for name in TEXTS_OF_WIRE):
@@ -52,9 +52,9 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     if record.get("kind") in SKIPPED:
         return None
     if str(record.get("kind")).startswith(("connect.", "resources.")):
-        return _tested(record, path, number)
+        return _event_of_test(record, path, number)
     if str(record.get("kind")).startswith("stage."):
-        return _stage(record, path, number)
+        return _event_of_stage(record, path, number)
     phase = str(record.get("phase") or record.get("kind"))
     data = {**known_fields("worker.phase", record), "phase": phase}
     time = record.get("t")
@@ -65,7 +65,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         clip(raw.decode("utf-8", "replace").strip()),
         path,
         number,
-        _moment(time),
+        _known_moment(time),
         str(record.get("host") or ""),
         pid if isinstance(pid, int) and abs(pid) < LARGEST else None,
         rank if isinstance(rank, int) and abs(rank) < LARGEST else None,
@@ -73,14 +73,14 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     )
 
 
-def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+def _event_of_test(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     """What a connection test found of a host or of the way to another, or what a host granted."""
     kind = str(record["kind"])
     if kind not in KINDS:
         return None
     data = known_fields(kind, record)
     host = str(record.get("hostname") or record.get("host") or "")
-    event: Event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
+    event: Event = Event(kind, "", path, number, _known_moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
         return replace(event, text=clip(resources.grant(event).summary))
     if kind == "connect.host":
@@ -90,12 +90,12 @@ def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     return replace(event, text=clip(summary))
 
 
-def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     """What the staged test found of one rank, of a pair of ranks, or of a group."""
     kind = str(record["kind"])
     rank = record.get("rank")
     if kind == "stage.group":
-        return _group(record, path, number)
+        return _event_of_group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
     if kind not in KINDS:
         return None
@@ -113,10 +113,12 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     wrong = ""
     if data["wrong"]:
         wrong = f", {data['wrong']} values were WRONG"
-    return Event(kind, said + wrong, path, number, _moment(record.get("t")), rank=rank, data=data)
+    return Event(
+        kind, said + wrong, path, number, _known_moment(record.get("t")), rank=rank, data=data
+    )
 
 
-def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+def _event_of_group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     rank = record.get("rank")
     wrong = record.get("wrong")
     speeds = ("busbw", "latency_us")
@@ -143,24 +145,30 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
         said = f"{rank_words(ranks)} {speed}"
     said += f", {wrong} values were WRONG" if wrong else ""
     return Event(
-        "stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data
+        "stage.group",
+        clip(said),
+        path,
+        number,
+        _known_moment(record.get("t")),
+        rank=rank,
+        data=data,
     )
 
 
-def _parsed(raw: bytes) -> dict[str, Any] | None:
+def _parsed_record(raw: bytes) -> dict[str, Any] | None:
     try:
         record = wire.parse_record(raw)
-        return None if record is None else _finite(redact.clean(record))
+        return None if record is None else _finite_values(redact.clean(record))
     except RecursionError:
         return None
 
 
-def _finite(value: Any) -> Any:
+def _finite_values(value: Any) -> Any:
     """The same with None for NaN and infinities, which JSON does not know but Python reads."""
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
-def _moment(value: Any) -> float | None:
+def _known_moment(value: Any) -> float | None:
     """Seconds since the epoch; None for what no clock shows."""
     if isinstance(value, (int, float)) and abs(value) < 1 << 40:
         return float(value)
@@ -174,7 +182,7 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     ended = value.get("ended")
     text = f"the run ended: {reason}{f' ({say})' if say else ''}"
     data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
-    yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
+    yield Event("run.end", clip(text), path, 0, _known_moment(ended), data=_finite_values(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +252,9 @@ accused."""
 
 
 def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """One `attach.rank` for each rank, and for each that should run on the host and does not; none
-    of other words.
+    """One `attach.rank` for each rank that is or should be here.
+
+    For each that should run on the host and does not; none of other words.
     """
     try:
         found = msgspec.convert(value, LiveHost)
@@ -273,7 +282,7 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
                 found.host,
                 rank.pid,
                 int(name),
-                _finite(data),
+                _finite_values(data),
             )
     elastic = next(
         (rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), ""
@@ -335,7 +344,9 @@ NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
 
 
 def facts_of(value: Any) -> list[Fact]:
-    """The facts in a list, in ``{"facts": [...]}``, or one alone; none for any other document.
+    """The facts in a list, in ``{"facts": [...]}``, or one alone.
+
+    None for any other document.
 
     Facts that do not say their host are of the one that ``host.name`` names.
     """
@@ -345,7 +356,7 @@ def facts_of(value: Any) -> list[Fact]:
         rows = value
     if not isinstance(rows, list) or not all(map(is_fact, rows)):
         return []
-    facts = msgspec.convert(_finite(rows), list[Fact])
+    facts = msgspec.convert(_finite_values(rows), list[Fact])
     own = next((str(fact.value) for fact in facts if fact.name == "host.name" and fact.value), "")
     return [fact if fact.host else replace(fact, host=own) for fact in facts]
 
@@ -401,21 +412,21 @@ def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     others: dict[str, OtherUse] = defaultdict(OtherUse)
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
-        sample = _sample(line)
+        sample = _parsed_sample(line)
         last |= {
             (event.host, event.rank): event for event in _scheduling_events(sample, path, number)
         }
         if sample:
             others[str(sample.get("host") or "")].take(sample, number)
-        for rank, row in _ranks(sample, "utilization"):
-            if isinstance(row, dict) and _counts(sample.get("t")):
+        for rank, row in _rows_of_ranks(sample, "utilization"):
+            if isinstance(row, dict) and _is_count(sample.get("t")):
                 readings[str(sample.get("host") or ""), rank].append(
-                    (number, float(sample["t"]), _known(row, sample))
+                    (number, float(sample["t"]), _known_rates(row, sample))
                 )
     utilization = [
         event
         for (host, rank), rows in readings.items()
-        for event in _utilization(host, rank, rows, path)
+        for event in _utilization_events(host, rank, rows, path)
     ]
     loads = [event for host, load in others.items() for event in load.events(path, host)]
     return [*last.values(), *utilization, *loads], number
@@ -425,7 +436,7 @@ _Reading = tuple[int, float, Mapping[str, Any]]
 """Line, seconds since the epoch, what is known of one rank then."""
 
 
-def _sample(line: bytes) -> dict[str, Any]:
+def _parsed_sample(line: bytes) -> dict[str, Any]:
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError):
@@ -435,7 +446,7 @@ def _sample(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
+def _rows_of_ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
     rows = sample.get(name)
     for rank, row in rows.items() if isinstance(rows, dict) else ():
         if is_whole(rank) and len(rank) < 8:
@@ -443,16 +454,16 @@ def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
-    for rank, row in _ranks(sample, "scheduling"):
-        if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
+    for rank, row in _rows_of_ranks(sample, "scheduling"):
+        if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_is_count, row)):
             data = dict(zip(FIELDS, row, strict=True))
             time = None
-            if _counts(sample.get("t")):
+            if _is_count(sample.get("t")):
                 time = sample["t"]
             host = str(sample.get("host") or "")
             yield Event(
                 "telemetry.scheduling",
-                clip(_scheduling(rank, data)),
+                clip(_scheduling_in_words(rank, data)),
                 path,
                 number,
                 time,
@@ -462,7 +473,7 @@ def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Ite
             )
 
 
-def _scheduling(rank: int, data: dict[str, Any]) -> str:
+def _scheduling_in_words(rank: int, data: dict[str, Any]) -> str:
     who = (
         f"rank {rank}: at most {plural(data['processes'], 'process')} at once, usable cores"
         f" {data['cores']}"
@@ -473,9 +484,9 @@ def _scheduling(rank: int, data: dict[str, Any]) -> str:
     )
 
 
-def _known(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
+def _known_rates(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     """What one sample says of a rank, its GPU's load included."""
-    known: dict[str, Any] = {name: float(row[name]) for name in RATES if _counts(row.get(name))}
+    known: dict[str, Any] = {name: float(row[name]) for name in RATES if _is_count(row.get(name))}
     state = row.get("state")
     gpu = row.get("gpu")
     gpus = sample.get("gpus")
@@ -483,12 +494,14 @@ def _known(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
         known["state"] = state
     if isinstance(gpu, int) and isinstance(gpus, list) and 0 <= gpu < len(gpus):
         known["gpu"] = gpu
-        if isinstance(gpus[gpu], list) and len(gpus[gpu]) > 1 and _counts(gpus[gpu][1]):
+        if isinstance(gpus[gpu], list) and len(gpus[gpu]) > 1 and _is_count(gpus[gpu][1]):
             known["gpu_busy"] = float(gpus[gpu][1])
     return known
 
 
-def _utilization(host: str, rank: int, rows: Sequence[_Reading], path: str) -> Iterator[Event]:
+def _utilization_events(
+    host: str, rank: int, rows: Sequence[_Reading], path: str
+) -> Iterator[Event]:
     """What a rank did in the last seconds of its telemetry; nothing where no rate is known."""
     number, end, _ = rows[-1]
     late = [row for _, moment, row in rows if end - WINDOW <= moment <= end]
@@ -505,7 +518,7 @@ def _utilization(host: str, rank: int, rows: Sequence[_Reading], path: str) -> I
     data = {"seconds": seconds, "states": states, "gpu": gpu, **rates}
     yield Event(
         "telemetry.utilization",
-        clip(_summary(rank, data)),
+        clip(_utilization_in_words(rank, data)),
         path,
         number,
         end,
@@ -515,7 +528,7 @@ def _utilization(host: str, rank: int, rows: Sequence[_Reading], path: str) -> I
     )
 
 
-def _summary(rank: int, data: Mapping[str, Any]) -> str:
+def _utilization_in_words(rank: int, data: Mapping[str, Any]) -> str:
     said = f"rank {rank}: {data['cpu']:.0f} % of a core over {data['seconds']:.0f} s"
     said += (
         f", its main thread at work {data['main'] or 0:.0f} % of that time (state {data['states']})"
@@ -530,5 +543,5 @@ def _summary(rank: int, data: Mapping[str, Any]) -> str:
     )
 
 
-def _counts(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 53

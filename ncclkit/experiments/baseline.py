@@ -33,8 +33,9 @@ first."""
 
 
 def last(case: Case, python: str | None = None) -> Run | None:
-    """The last run of the lab or the live test in this case, ready to be run again; None where
-    there is none.
+    """The last run in this case, ready to be run again.
+
+    Of the lab or the live test; None where there is none.
 
     python: another training interpreter than it had.
     """
@@ -46,7 +47,9 @@ def last(case: Case, python: str | None = None) -> Run | None:
 
 
 def take_over(case: Case, source: Case) -> None:
-    """Copy into `case` what is needed to repeat the last run of `source`, which is only read.
+    """Copy into `case` what is needed to repeat the last run of `source`.
+
+    `source` is only read.
 
     Somebody may have mailed it, so nothing of it says what is executed: the interpreter is ours,
     the job is one of ours, and variables that name a file are left out.
@@ -82,7 +85,10 @@ def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def harmless(env: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of a job that name no file: a library or a script there would be loaded."""
+    """The variables of a job that name no file.
+
+    A library or a script there would be loaded.
+    """
     return {
         name: str(value)
         for name, value in env.items()

@@ -56,7 +56,10 @@ class Arm:
 
 
 def comparable(baseline: Arm, finding: Finding) -> bool:
-    """Whether a live test may stand in for the job: only where it fails as the job did."""
+    """Whether a live test may stand in for the job.
+
+    Only where it fails as the job did.
+    """
     return finding.cause in {
         f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"
     }
@@ -79,8 +82,9 @@ def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dic
 
 
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
-    """Cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted
-    it.
+    """Cause → ``found`` where a host refused what the job needs.
+
+    ``clear`` where all hosts granted it.
 
     hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was
     refused elsewhere.
@@ -203,8 +207,9 @@ def newly_proven(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]
 
 
 def only_one_left(moves: Mapping[str, str]) -> dict[str, str]:
-    """The verdict changes, with the only cause that fits raised to proven where every other one was
-    refuted.
+    """The verdict changes, where every cause but one was refuted.
+
+    The only one that fits is then raised to proven.
     """
     fit = [cause for cause, move in moves.items() if move == "supported"]
     single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()
@@ -219,7 +224,10 @@ def conclusion(
     usable: bool,
     summary: str = "",
 ) -> str:
-    """The conclusion of an experiment in words; `summary`: what a check saw, in its own words."""
+    """The conclusion of an experiment in words.
+
+    `summary`: what a check saw, in its own words.
+    """
     if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (

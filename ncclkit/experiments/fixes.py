@@ -101,8 +101,9 @@ async def fix(
     deadline: float = 120.0,
     on_record: OnRecord = _ignore,
 ) -> ExperimentRecord:
-    """Apply the advice on one finding (default: the first) to the same small job, and record
-    whether it works then.
+    """Apply the advice on one finding to the same small job.
+
+    Default: the first. Record whether it works then.
 
     A job of the lab gets the cause that was *found*, and does right what it does wrong for that
     cause; so a wrong diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
@@ -264,8 +265,9 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
 
 def unable(case: Case, cause: str = "") -> tuple[str, str]:
-    """Why the experiment, and the fix, of a cause of a judged case cannot be made; empty where they
-    can.
+    """Why a cause's experiment and fix cannot be made; empty where they can.
+
+    Of a judged case.
     """
     found, unknown = (
         [f for f in case.findings if f.verdict == word] for word in ("found", "unknown")
@@ -435,7 +437,10 @@ class CheckInput:
 
 
 async def connections(asked: CheckInput) -> CheckResult:
-    """Test the connections between the hosts of the last run, and judge the result by itself."""
+    """Test the connections between the hosts of the last run.
+
+    And judge the result by itself.
+    """
     await simulated_hosts.again(asked.case, asked.run_case)
     verdict = diagnose(asked.run_case)
     cause = asked.finding.cause

@@ -114,7 +114,10 @@ class AnswerStep:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do where nothing is asked, or where something else costs less than the answer."""
+    """What to do where nothing is asked.
+
+    Or where something else costs less than the answer.
+    """
 
     sentence: str
     advice: str = ""
@@ -128,7 +131,10 @@ class NextStep:
 
 
 def suspects_of(diagnosis: Diagnosis) -> Differential | None:
-    """The suspects to ask about; None where the evidence is firm, or where nothing is of a job."""
+    """The suspects to ask about.
+
+    None where the evidence is firm, or where nothing is of a job.
+    """
     suspects = diagnosis.differential
     if suspects is None or not suspects.suspects:
         return None
@@ -138,7 +144,10 @@ def suspects_of(diagnosis: Diagnosis) -> Differential | None:
 
 
 def share_words(share: float) -> str:
-    """A share of all suspects for people: ``74 %``; never all, as no count knows every cause."""
+    """A share of all suspects for people: ``74 %``.
+
+    Never all, as no count knows every cause.
+    """
     if share > MOST_SHOWN:
         return f"> {percent(MOST_SHOWN)}"
     if share >= LEAST_SHOWN:
@@ -174,7 +183,10 @@ def _parsed_answer(word: str) -> tuple[Look, Answer]:
 def add_answer(
     case: Case, look: Look, answer: Answer, by: Literal["user", "check"] = "user", seen: str = ""
 ) -> None:
-    """Keep an answer in the case; one that says again what was said last is kept once."""
+    """Keep an answer in the case.
+
+    One that says again what was said last is kept once.
+    """
     kept = case.of(ANSWER_KIND)
     last = _kept_answers(case, look)[-1:]
     # numbered, as a folder keeps equal events once: yes after no after yes is three answers
@@ -244,7 +256,10 @@ def look_through(case: Case, diagnosis: Diagnosis) -> tuple[Diagnosis, list[tupl
 
 
 def open_question(suspects: Differential, without: Iterable[str] = ()) -> Look | None:
-    """The next question, if it is not among those `without`, or else the best of the others."""
+    """The next question, if it is not among those `without`.
+
+    Or else the best of the others.
+    """
     tried = set(without)
     question = suspects.question
     if question is None or question.cause not in tried:
@@ -311,7 +326,10 @@ def reason_words(suspect: Suspect, suspects: Differential) -> str:
 
 
 def first_open(suspects: Differential) -> Suspect:
-    """The first suspect whose own question was not denied; the first of all where all were."""
+    """The first suspect whose own question was not denied.
+
+    The first of all where all were.
+    """
     held = [one for one in best_suspects(suspects) if suspects.answers.get(one.cause) != "no"]
     if held:
         return held[0]
@@ -324,7 +342,10 @@ def best_suspects(suspects: Differential) -> Sequence[Suspect]:
 
 
 def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
-    """What to do where nothing is left to ask, or where an experiment costs less; else None."""
+    """What to do where nothing is left to ask, else None.
+
+    Or where an experiment costs less.
+    """
     suspects = suspects_of(diagnosis)
     if suspects is None:
         return NextStep(_nothing_to_ask(diagnosis))

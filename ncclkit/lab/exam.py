@@ -101,11 +101,14 @@ def teacher_secret(file: Path) -> bytes:
 
 
 def drawn(seed: int, names: Sequence[str], secret: bytes) -> str:
-    """The fault of that seed, one of `names`; who lacks the teacher's secret cannot tell which."""
-    return sorted(names)[_number(f"fault {seed}", len(names), secret)]
+    """The fault of that seed, one of `names`.
+
+    Who lacks the teacher's secret cannot tell which.
+    """
+    return sorted(names)[_number_below(f"fault {seed}", len(names), secret)]
 
 
-def _number(what: str, count: int, secret: bytes) -> int:
+def _number_below(what: str, count: int, secret: bytes) -> int:
     """A number below `count`, the same each time for the same secret."""
     digest = hmac.digest(secret, f"ncclkit exam, {what}".encode(), "sha256")
     return int.from_bytes(digest, "big") % count
@@ -123,8 +126,9 @@ def recorded() -> list[str]:
 
 
 def runnable() -> list[str]:
-    """Faults that two or more ranks on one host without GPUs can have, each with one cause and
-    clear culprits.
+    """Faults that two or more ranks can have on one host without GPUs.
+
+    Each with one cause and clear culprits.
     """
     return [
         name
@@ -160,7 +164,7 @@ async def make(
             run = recording.replay(case, samples.HERE / name)
             truth = json.loads((samples.HERE / name / "truth.json").read_text())
         else:
-            culprit = _number(f"rank {seed}", ranks, secret)
+            culprit = _number_below(f"rank {seed}", ranks, secret)
             run = (
                 await injection.inject(
                     case, name, ranks=ranks, culprit=culprit, python=python or None
@@ -170,7 +174,7 @@ async def make(
         job = folder / STUDENT / "job"
         recording.files(run, job, neutral, HIDDEN)
     storage.write(folder / STUDENT / SHEET, json.dumps(asdict(AnswerSheet()), indent=1))
-    _write_private(folder / KEY, json.dumps(_key(seed, truth, job), indent=1))
+    _write_private(folder / KEY, json.dumps(_exam_key(seed, truth, job), indent=1))
     return folder
 
 
@@ -182,7 +186,7 @@ def neutral(text: str) -> str:
     return text
 
 
-def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
+def _exam_key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     """The ground truth, and what the handed-out files show of it."""
     cause = str(truth["cause"])
     case = fill(Case(), evidence.read([job]))
@@ -207,7 +211,10 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
 
 
 def grade(answer: Path, key: Path) -> dict[str, int]:
-    """Points of an answer sheet by the key, for what a machine can judge: ranks, cause and line."""
+    """Points of an answer sheet by the key.
+
+    For what a machine can judge: ranks, cause and line.
+    """
     sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
     for file in (answer, key):
         if not file.is_file():
@@ -217,8 +224,8 @@ def grade(answer: Path, key: Path) -> dict[str, int]:
             )
     sheet |= storage.read_json(answer, {}, AnswerSheet)
     known = storage.read_json(key, {})
-    shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]
-    line = _flat(sheet["line"])
+    shown = [_flat_text(line) for text in known["lines"] for line in str(text).splitlines()]
+    line = _flat_text(sheet["line"])
     ranks_and_hosts_match = all(
         sorted(sheet[name]) == sorted(known[name]) for name in ("ranks", "hosts")
     )
@@ -233,6 +240,6 @@ def grade(answer: Path, key: Path) -> dict[str, int]:
     return {name: POINTS[name] * held for name, held in right.items()}
 
 
-def _flat(text: object) -> str:
+def _flat_text(text: object) -> str:
     """Without what a log writes before a line of a rank, and with single blanks."""
     return " ".join(re.sub(r"^\[\w+\]:?", "", str(text).strip()).split())

@@ -73,10 +73,14 @@ def make(
         cells, failed = headless.execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
         _write_page(
-            out, cells, notebook, _aliases(folder, names) if hide else None, str(failed or "")
+            out,
+            cells,
+            notebook,
+            _aliases_of_case(folder, names) if hide else None,
+            str(failed or ""),
         )
     except OSError as error:
-        raise NcclkitError(_unwritten(error, out)) from error
+        raise NcclkitError(_why_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
         raise failed
     if failed:
@@ -95,8 +99,9 @@ def keep(
     parameters: Mapping[str, Any],
     shown: Mapping[str, Mapping[str, Any]],
 ) -> Path:
-    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there;
-    returns its path.
+    """Write the HTML file of an open notebook; returns its path.
+
+    A notebook that is open in a kernel, with what its cells show there.
 
     parameters: their values there; shown: the source of each cell that was run → its output as MIME
     types.  A cell that was not run shows nothing.
@@ -116,17 +121,17 @@ def keep(
     cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
     aliases = None
     if parameters.get("redact") is True:
-        aliases = _aliases(folder)
+        aliases = _aliases_of_case(folder)
     out = folder / "report.html"
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
         _write_page(out, cleaned, notebook, aliases)
     except OSError as error:
-        raise NcclkitError(_unwritten(error, out)) from error
+        raise NcclkitError(_why_unwritten(error, out)) from error
     return out
 
 
-def _aliases(folder: Path, names: Sequence[str] = ()) -> Aliases:
+def _aliases_of_case(folder: Path, names: Sequence[str] = ()) -> Aliases:
     """What takes the names of this case's hosts and users, and these, out of its report."""
     from ncclkit.report.page import anonymized
 
@@ -162,7 +167,7 @@ def _write_page(
         replaced(out).chmod(0o600)
 
 
-def _unwritten(error: OSError, out: Path) -> str:
+def _why_unwritten(error: OSError, out: Path) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full:
         reason = "no space is left"

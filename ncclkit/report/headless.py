@@ -106,7 +106,7 @@ def execute(
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         failed = KeyboardInterrupt("It was interrupted.")
     except (PapermillExecutionError, CellTimeoutError, DeadKernelError) as error:
-        failed = NcclkitError(text(_sentence(error, deadline)))
+        failed = NcclkitError(text(_why_stopped(error, deadline)))
     except RuntimeError as error:  # what jupyter_client raises for a kernel that does not come up
         draft.unlink(missing_ok=True)
         raise NcclkitError(f"The notebook's kernel did not start: {_first_line(error)}.") from error
@@ -121,7 +121,7 @@ def execute(
     return cleaned, failed
 
 
-def _sentence(error: Exception, deadline: float) -> str:
+def _why_stopped(error: Exception, deadline: float) -> str:
     """Why the notebook stopped, for a person who did not write it."""
     if isinstance(error, PapermillExecutionError):
         if error.ename == "NcclkitError":

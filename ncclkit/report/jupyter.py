@@ -25,7 +25,9 @@ PATIENCE = 60.0
 
 
 def open_lab(notebook: Path, port: int = 8888) -> None:
-    """Serve JupyterLab until it is ended, and say how to reach it once it lets nobody else in.
+    """Serve JupyterLab until it is ended, and say how to reach it.
+
+    That is said once it lets nobody else in.
 
     `port` or the next free one above it is taken.  Kernels work in the folder where this is called,
     as the command does: a case folder and a path of logs mean the same in both.  The user's own
@@ -38,20 +40,22 @@ def open_lab(notebook: Path, port: int = 8888) -> None:
         raise NcclkitError(f"There is no notebook {notebook}; name an .ipynb file.")
     from jupyterlab.labapp import LabApp
 
-    port = _free(port)
+    port = _free_port(port)
     token = secrets.token_urlsafe(24)
     extra = os.environ.get("JUPYTER_CONFIG_PATH")
     quiet = os.pathsep.join(filter(None, (str(HERE), extra)))  # finds labconfig/ beside this file
     os.environ.update(JUPYTER_CONFIG_PATH=quiet, JUPYTER_PREFER_ENV_PATH="1")
-    server = LabApp.initialize_server(argv=[*_options(notebook, port), *_locked(token)])
-    check = _DoorCheck(port, _welcome(notebook, port, token))
+    server = LabApp.initialize_server(
+        argv=[*_server_options(notebook, port), *_token_options(token)]
+    )
+    check = _DoorCheck(port, _welcome_text(notebook, port, token))
     server.io_loop.add_callback(check.start)  # as soon as it serves
     server.start()
     if check.problem:
         raise NcclkitError(check.problem)
 
 
-def _options(notebook: Path, port: int) -> list[str]:
+def _server_options(notebook: Path, port: int) -> list[str]:
     options = [
         "--log-level=WARN",
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
@@ -64,7 +68,7 @@ def _options(notebook: Path, port: int) -> list[str]:
     return options + ["--allow-root"] * (os.geteuid() == 0)
 
 
-def _locked(token: str) -> list[str]:
+def _token_options(token: str) -> list[str]:
     """Options that let in who has the token, whatever the user's configuration says.
 
     Options win over every configuration file, and these are words of no command line, which
@@ -117,7 +121,7 @@ class _DoorCheck:
             return f"nothing ({error})"
 
 
-def _free(port: int) -> int:
+def _free_port(port: int) -> int:
     for candidate in range(port, min(port + 100, 65536)):
         with socket.socket() as probe:
             # a server that just ended does not block
@@ -132,7 +136,7 @@ def _free(port: int) -> int:
     )
 
 
-def _welcome(notebook: Path, port: int, token: str) -> str:
+def _welcome_text(notebook: Path, port: int, token: str) -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

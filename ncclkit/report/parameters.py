@@ -41,7 +41,7 @@ class Parameter:
 
         None for anything.
         """
-        default = _literal(self.default)
+        default = _literal_value(self.default)
         return TYPES.get(self.annotation) or (
             None if self.annotation or default is None else type(default)
         )
@@ -52,7 +52,7 @@ def notebook(name: str) -> Path:
     known = own()
     path = Path(name).expanduser()
     if not path.is_file() and name not in known:
-        raise NcclkitError(f"There is no notebook {name}; {_hint(name, known)}")
+        raise NcclkitError(f"There is no notebook {name}; {_hint_on_name(name, known)}")
     if path.is_file():
         return path.absolute()
     return known[name]
@@ -125,7 +125,8 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
     if path:
         known = {name: parameter.type for name, parameter in declared(path).items()}
     values = {
-        name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()
+        name: text if known.get(name) is str else _literal_value(text)
+        for name, text in pairs.items()
     }
     sizes = {
         name
@@ -136,22 +137,23 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
 
 
 def check_values(path: Path, values: Mapping[str, Any]) -> None:
-    """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value
-    of the wrong type.
+    """Raise NcclkitError when `values` do not fit the notebook's declarations.
+
+    When they hold a name that it does not declare, or a value of the wrong type.
     """
     known = declared(path)
     for name, value in values.items():
         if name not in known:
-            raise NcclkitError(f"{path.name} has no parameter {name}; {_hint(name, known)}")
+            raise NcclkitError(f"{path.name} has no parameter {name}; {_hint_on_name(name, known)}")
         kind = known[name].type
-        if kind and not _fits(value, kind):
+        if kind and not _fits_type(value, kind):
             raise NcclkitError(
                 f"The parameter {name} of {path.name} must be {kind.__name__}, such as"
                 f" {known[name].default}, but it is {value!r} ({type(value).__name__})."
             )
 
 
-def _fits(value: Any, kind: type) -> bool:
+def _fits_type(value: Any, kind: type) -> bool:
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     if isinstance(value, float) and not math.isfinite(value):  # 1e999 is read as infinity
@@ -159,12 +161,12 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def _literal(text: str) -> Any:
+def _literal_value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _hint_on_name(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name, known, f"there is: {', '.join(known) or 'none'}.")

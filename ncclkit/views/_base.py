@@ -82,7 +82,10 @@ class View:
 
 
 class Drawn(View):
-    """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
+    """A sentence, a figure and the words that go with it.
+
+    Without a figure it is a plain `View`.
+    """
 
     def __init__(
         self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True

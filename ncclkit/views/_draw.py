@@ -134,8 +134,9 @@ PANEL = 150
 
 
 def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
-    """Empty panels of so many pixels below each other over one axis, each with its title on the
-    left above it.
+    """Empty panels of so many pixels below each other over one axis.
+
+    Each with its title on the left above it.
     """
     high = 60 + pixels * len(titles)
     figure = make_subplots(
@@ -156,7 +157,10 @@ def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
 
 
 def titled(what: str, names: Sequence[str]) -> str:
-    """The title of a panel: what it shows, and the first of its lines in their colours."""
+    """The title of a panel.
+
+    What it shows, and the first of its lines in their colours.
+    """
     lengths = [len(name) + 4 for name in names]
     fit = _fitting(len(what), lengths)
     shown = [coloured(name, index) for index, name in enumerate(names[:fit])]
@@ -174,7 +178,10 @@ def _fitting(start: int, lengths: Iterable[int]) -> int:
 
 
 def coloured(name: str, index: int = 0) -> str:
-    """A name behind a mark in the colour of its line, of another shape where colours come again."""
+    """A name behind a mark in the colour of its line.
+
+    Of another shape where colours come again.
+    """
     return f"{_spot(of_name(name, index))} {safe(name)}"
 
 
@@ -185,7 +192,10 @@ def _spot(look: Mapping[str, str], mark: str = "") -> str:
 
 
 def of_name(name: str, index: int) -> dict[str, str]:
-    """Colour and dash of a line: that of its rank or GPU, else of its place."""
+    """Colour and dash of a line.
+
+    That of its rank or GPU, else of its place.
+    """
     found = re.fullmatch(r"(?:rank|GPU) (\d{1,6})", name)
     return rank_style(int(found[1]) if found else index)
 
@@ -277,8 +287,9 @@ def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
 def matrix(
     pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str
 ) -> go.Figure:
-    """Sender × receiver; `pairs` are transport → (row, column) places in `names`, the most frequent
-    transport first.
+    """Sender × receiver as a matrix of transports.
+
+    `pairs` are transport → (row, column) places in `names`, the most frequent transport first.
     """
     count = len(names)
     side = min(max(count * 16, 160), 420)
@@ -435,8 +446,9 @@ def _line_styles(count: int) -> list[tuple[str, str]]:
 
 
 def blank(height: int) -> go.Figure:
-    """A figure in our own looks with nothing in it but room for a legend above;
-    `height` in pixels.
+    """A figure in our own looks with room for a legend above.
+
+    Nothing else is in it; `height` in pixels.
     """
     axis = {"automargin": True, "gridcolor": GRID}
     margin = {"l": 8, "r": 14, "t": 8, "b": 24}

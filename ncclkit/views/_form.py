@@ -75,7 +75,10 @@ class Progress:
         return [self._measured[key] for key in sorted(self._measured)]
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Follow one record; one that cannot be read is kept as a line of the log."""
+        """Follow one record.
+
+        One that cannot be read is kept as a line of the log.
+        """
         handle = {
             "phase": self._phase,
             "measure": self._measure,
@@ -276,7 +279,10 @@ class Form(View, ABC):
         ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """Field → why nobody can mean what it holds; looks at this host only, and never waits."""
+        """Field → why nobody can mean what it holds.
+
+        Looks at this host only, and never waits.
+        """
         return {}
 
     def blocked(self) -> Mapping[W.Button, str]:
@@ -286,7 +292,10 @@ class Form(View, ABC):
         return {self.start: self.ASK}
 
     def review(self) -> None:
-        """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
+        """Mark wrong fields, disable useless buttons, and say why.
+
+        Useless is a button that can do nothing.
+        """
         wrong = self.wrong()
         try:
             blocked = {self.start: next(iter(wrong.values()))} if wrong else self.blocked()
@@ -357,13 +366,19 @@ class Form(View, ABC):
             asyncio.ensure_future(self._act(prepare or self.prepare)).add_done_callback(_retrieved)
 
     def stop(self) -> None:
-        """What the Cancel button does, on the kernel's main loop; without a run it does nothing."""
+        """What the Cancel button does, on the kernel's main loop.
+
+        Without a run it does nothing.
+        """
         if self._task is not None:
             self._cancel_requested = True
             self._task.cancel()
 
     def observe(self, record: dict[str, Any]) -> None:
-        """Take one wire record of what runs; draws soon, once for all that come until then."""
+        """Take one wire record of what runs.
+
+        Draws soon, once for all that come until then.
+        """
         self.progress.take(record)
         if self._timer is None and self.running:
             self._timer = asyncio.get_running_loop().call_later(REDRAW, self._draw)

@@ -143,8 +143,9 @@ def _first(known: Summary) -> Markup:
 
 
 def measured(case: Case) -> str:
-    """The fastest collective of the last run beside what was expected, as the curve says it; empty
-    without a run.
+    """The fastest collective of the last run; empty without a run.
+
+    Beside what was expected, as the curve says it.
     """
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     known = next((row for row in last if row.expected), None)

@@ -22,8 +22,9 @@ NOTHING_HEAVY = (
 
 
 def cluster_view(case: Case, verb: str = "") -> View:
-    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and
-    this case's jobs.
+    """Where this is, what the cluster has, and this case's jobs.
+
+    Login node, allocation, or a machine of its own.
 
     verb: of the command that sends the notebook's test to nodes, where no form and no parameter
     `job` does.
@@ -37,8 +38,9 @@ def cluster_view(case: Case, verb: str = "") -> View:
 
 
 def login_card(case: Case, verb: str) -> list[W.Widget]:
-    """What a form shows above its fields on a login node, where nothing of it runs; nothing
-    elsewhere.
+    """What a form shows above its fields on a login node.
+
+    Nothing of it runs there; nothing is shown elsewhere.
     """
     if scheduler.is_login_node():
         return [W.HTML(str(cluster_view(case, verb).static()))]

@@ -239,7 +239,10 @@ class ConnectForm(Form):
         return bool(self._names()) or launchers.node_count() > 1
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """Names that are no hosts, one host alone, and a command that has no place for a host."""
+        """Names that are no hosts, one host alone, and an unfit command.
+
+        A command is unfit that has no place for a host.
+        """
         names, remote = self._names(), self.remote_command.value.strip() or "ssh"
         found = complaints(
             {

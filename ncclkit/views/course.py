@@ -173,8 +173,9 @@ def loss_difference(stages: Sequence[Stage]) -> float | None:
 
 
 def loader_sweep_view(case: Case) -> View:
-    """Step time, waits and the queue for the cores, for each choice of workers that the last sweep
-    measured.
+    """Step time, waits and the queue for the cores in the last sweep.
+
+    For each choice of workers that it measured.
     """
     found = runs.measured(case)
     if found is None:
@@ -330,8 +331,9 @@ LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as wel
 
 
 def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
-    """Correctness, speed and open files for each count of ranks, and the files that a rank needs on
-    `ranks` of them.
+    """Correctness, speed and open files for each count of ranks.
+
+    And the files that a rank needs on `ranks` of them.
     """
     if not steps:
         return View("No scaling run was made yet", Markup(""))
@@ -478,7 +480,10 @@ UNEVEN = 3.0
 
 
 def resume_view(case: Case) -> View:
-    """One row per rank of every start from a checkpoint, in the case and in its experiments."""
+    """One row per rank of every start from a checkpoint.
+
+    In the case and in its experiments.
+    """
     found = resume.resumes(case)
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))

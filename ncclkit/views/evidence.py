@@ -174,8 +174,9 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 def select(
     events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL
 ) -> list[Event]:
-    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in
-    their text or path.
+    """Events of one kind, ranks, host, and with these words.
+
+    Some ranks (``5``, ``0-7, 12``); the words stand in their text or path.
 
     `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
     not have said.
@@ -231,8 +232,9 @@ table."""
 
 
 class EventsView(View):
-    """Filters by kind, rank, host and text over the events of a case, each line openable in its
-    context.
+    """Filters by kind, rank, host and text over the events of a case.
+
+    Each line can be opened in its context.
     """
 
     def __init__(self, case: Case) -> None:
@@ -308,7 +310,10 @@ class EventsView(View):
 
 
 def events_summary(events: Sequence[Event]) -> str:
-    """How many events, from how many ranks and files, and how many of them are abnormal."""
+    """How many events there are, and how many of them are abnormal.
+
+    From how many ranks and files.
+    """
     if not events:
         return "No events: no log has been read yet"
     ranks = {event.rank for event in events if event.rank is not None}

@@ -223,7 +223,10 @@ def _verdicts(verdicts: Mapping[str, str]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How one run of a training job went, by its wire records; None where nothing says."""
+    """How one run of a training job went, by its wire records.
+
+    None where nothing says.
+    """
 
     steps: int | None = None
     """Steps of the rank that came least far, those before a restart included."""
@@ -234,7 +237,10 @@ class RunProgress:
 
 
 def run_progress(folder: Path) -> RunProgress:
-    """The progress of the run in `folder`; an empty one where no rank has begun a step."""
+    """The progress of the run in `folder`.
+
+    An empty one where no rank has begun a step.
+    """
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}
@@ -268,8 +274,9 @@ def run_progress(folder: Path) -> RunProgress:
 
 
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
-    """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and
-    after.
+    """Each collective's name and best bandwidth before and after.
+
+    ``busbw`` or ``algbw``, in GB/s.
     """
     every = (*before.measurements, *after.measurements)
     found = []
@@ -366,7 +373,10 @@ class CheckForm(Form):
         self.suspect.value = cause
 
     def layout(self) -> list[W.Widget]:
-        """The fields; above them what runs on a login node, where the notebook has not said so."""
+        """The fields, and above them what runs on a login node.
+
+        Where the notebook has not said so.
+        """
         return [*self._card, *super().layout()]
 
     @property
@@ -394,7 +404,10 @@ class CheckForm(Form):
         return bool(_found(self._case))
 
     def blocked(self) -> Mapping[W.Button, str]:
-        """An experiment that there is none of or that was made, and a fix that needs a person."""
+        """An experiment that cannot be made, and a fix that needs a person.
+
+        There is none of it, or it was made.
+        """
         if not self.asks():
             return dict.fromkeys((self.start, self.fix), self.ASK)
         reasons = fixes.unable(self._case, self.suspect.value)

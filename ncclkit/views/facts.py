@@ -89,8 +89,9 @@ def facts_view(case: Case) -> View:
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
-    """What these hosts would make a job suffer, how much is known of them, and how much could not
-    be read.
+    """What these hosts would make a job suffer.
+
+    And how much is known of them, and how much could not be read.
     """
     if not facts:
         return "No facts have been collected yet"
@@ -239,7 +240,10 @@ def kinds_summary(known: Kinds, noun: str) -> str:
 
 
 def further_kinds(known: Kinds, noun: str, about: str) -> Markup:
-    """The kinds that have no part of their own, folded; about: the head of their sentences."""
+    """The kinds that have no part of their own, folded.
+
+    about: the head of their sentences.
+    """
     others = [(host_list(hosts), said) for hosts, said in known[SHOWN - 1 : -1]]
     return fold(
         f"{plural(len(others), 'further kind')} of {noun}", table(("Hosts", about), others[:KINDS])
@@ -327,7 +331,10 @@ longest one holds."""
 
 @cache
 def how_to_find_out(name: str) -> Markup:
-    """How to find out the fact `name`; empty where no family of facts has that name."""
+    """How to find out the fact `name`.
+
+    Empty where no family of facts has that name.
+    """
     parts = []
     for part in name.split("."):
         if is_whole(part):
@@ -390,7 +397,10 @@ def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
 
 
 def blind_table(facts: Sequence[Fact]) -> Markup:
-    """Facts that could not be read, those of one reason and one way to find out together."""
+    """Facts that could not be read, grouped by reason.
+
+    Those of one reason and one way to find out together.
+    """
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
         why = fact.why or "the reader gave no reason"

@@ -50,7 +50,10 @@ class Culprits(NamedTuple):
 
 
 def culprits(findings: Iterable[Finding]) -> Culprits | None:
-    """The ranks that the first finding names; None where it names none or is merely possible."""
+    """The ranks that the first finding names.
+
+    None where it names none or is merely possible.
+    """
     first = next((finding for finding in findings if finding.verdict == "found"), None)
     ranks = None
     if first:
@@ -61,8 +64,9 @@ def culprits(findings: Iterable[Finding]) -> Culprits | None:
 
 
 def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
-    """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of
-    these ranks.
+    """`sentence` behind the culprits where the verdict names none of its ranks.
+
+    It points at `ranks`.
     """
     pointed = set(ranks)
     if verdict is None or not pointed or verdict.ranks & pointed:
@@ -316,7 +320,10 @@ def _advice(advice: Sequence[Advice]) -> Markup:
 
 
 def advice_part(advice: Advice) -> Markup:
-    """One advice: what to do, what to copy, why, how to know that it worked, the risk."""
+    """One advice as a part of a page.
+
+    What to do, what to copy, why, how to know that it worked, the risk.
+    """
     notes = [("Why", advice.why), ("How to know it worked", advice.check), ("Risk", advice.risk)]
     return el(
         "div",
@@ -368,8 +375,9 @@ def _missing(finding: Finding) -> Markup:
 
 
 def catalogue_view(only: str = "") -> View:
-    """The pages of all causes, or of those that hold the word `only` (any case) in their name or
-    text.
+    """The pages of all causes, or of those that match `only`.
+
+    They hold the word (any case) in their name or text.
     """
     pages = {name: page(name) for name in catalogue()}
     wanted = only.casefold()

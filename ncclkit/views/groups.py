@@ -48,7 +48,10 @@ class State(NamedTuple):
 
 
 def progress_view(case: Case) -> View:
-    """Per process group, over time and in numbers: how far each rank came; who is behind first."""
+    """Per process group, over time and in numbers: how far each rank came.
+
+    Who is behind first.
+    """
     scope = last_run_of(case)
     known = timeline.timelines(scope)
     groups = _progress_by_group(known)
@@ -186,8 +189,9 @@ def _label_of(place: int, ranks: Ranks, furthest: int) -> str:
 
 
 def disagreement_view(case: Case) -> View:
-    """The first collective of each group on which ranks disagree, and how far the clocks of the
-    hosts are apart.
+    """The first collective of each group on which ranks disagree.
+
+    And how far the clocks of the hosts are apart.
     """
     scope = last_run_of(case)
     found = alignment.disagreements(scope)

@@ -31,7 +31,10 @@ TAKEN = {"case", "name", "ranks", "on_record"}
 
 
 class FaultyRun(View):
-    """How the broken job ended: in words, rank by rank, and where all of it is kept."""
+    """How the broken job ended.
+
+    In words, rank by rank, and where all of it is kept.
+    """
 
     def __init__(self, run: Run, progress: Progress) -> None:
         self.run = run
@@ -103,8 +106,9 @@ OPT_IN = f"Keep the time and the hints that I need, in {FILE} of this case folde
 
 
 class Guess(View):
-    """The question that the story `name` asks before its evidence, with choices and hints, and
-    without the answer.
+    """The question that the story `name` asks before its evidence.
+
+    With choices and hints, and without the answer.
 
     The first choice is kept in the case folder.  Raises NcclkitError for a story that does not
     exist.
@@ -163,7 +167,10 @@ class Guess(View):
 
 
 def proof_view(case: Case, name: str) -> View:
-    """The first guess beside what the case proves: what speaks for each choice, and against it."""
+    """The first guess beside what the case proves.
+
+    What speaks for each choice, and against it.
+    """
     answers = Answers(case, name)
     found = diagnose(case)
     answers.proved()
@@ -211,8 +218,9 @@ def _proof(found: Diagnosis, cause: str) -> Markup:
 
 
 class Quiz(View):
-    """Three questions that say of each choice why it is right or wrong, and how whoever answered
-    them fared.
+    """Three questions that say of each choice why it is right.
+
+    Or wrong, and how whoever answered them fared.
     """
 
     def __init__(self, case: Case, name: str) -> None:

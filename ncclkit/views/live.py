@@ -49,7 +49,9 @@ Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
 
 
 def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
-    """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
+    """The form of the live test, filled in.
+
+    ``run = await live.run()`` runs what it says.
 
     job: on a login node, where the test runs: options of `ncclkit submit` such as ``-N 2 -p gpu``,
     or ``here``; options: those of `ncclkit.live.options.ProbeOptions`, such as ``python``,
@@ -154,7 +156,10 @@ class LiveTest(Form):
         self._enter("running", "")
 
     def finished(self, outcome: Any) -> None:
-        """Show the run: it may also have failed, or been stopped, and still be a run."""
+        """Show the run.
+
+        It may also have failed, or been stopped, and still be a run.
+        """
         self.measurements = list(outcome.measurements) or self.progress.measurements
         self._slow = bool(outcome.warning)
         if outcome.expectation is not None:  # which a busy host leaves without a reference
@@ -162,7 +167,10 @@ class LiveTest(Form):
         self._enter(outcome.reason, outcome.summary)
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """Controls whose value no run can be made of, and an interpreter that is not there."""
+        """Controls whose value no run can be made of.
+
+        And an interpreter that is not there.
+        """
         found = _misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
         program = python.value.strip()
@@ -172,7 +180,10 @@ class LiveTest(Form):
         return found
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no run; a curve stays only where this very run measured it."""
+        """Show why there is no run.
+
+        A curve stays only where this very run measured it.
+        """
         if not self.measurements:
             self.drawing.outputs = ()
         if cancelled:
@@ -233,8 +244,9 @@ class LiveTest(Form):
 
 
 class BatchTest(LiveTest):
-    """The live test on a login node: **Submit** sends it to the nodes that the form names, as a
-    batch job.
+    """The live test on a login node, as a batch job.
+
+    **Submit** sends it to the nodes that the form names.
 
     ``await form.run()`` follows the job that this case has in the queue, shows the last one that
     has ended, or submits one where the notebook's parameter ``job`` says so.
@@ -256,7 +268,10 @@ class BatchTest(LiveTest):
         self.review()
 
     def layout(self) -> list[W.Widget]:
-        """What Slurm is asked for, and the text that it gets, above what the test is asked for."""
+        """What Slurm is asked for, and the text that it gets.
+
+        Above what the test is asked for.
+        """
         title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
         return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
 
@@ -334,7 +349,10 @@ def lines(env: Mapping[str, str]) -> str:
 
 
 def sizes(chosen: int) -> list[tuple[str, int]]:
-    """Labels and bytes of the list of sizes, with `chosen` among them; 0 lets the host decide."""
+    """Labels and bytes of the list of sizes, with `chosen` among them.
+
+    0 lets the host decide.
+    """
     return [
         (format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})
     ]

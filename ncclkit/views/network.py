@@ -95,8 +95,9 @@ class Network:
 
 
 def network_view(case: Case) -> View:
-    """The interface that NCCL's bootstrap and gloo will use on each host, and every other one; rare
-    networks first.
+    """The interface that NCCL's bootstrap and gloo will use on each host.
+
+    And every other one; rare networks first.
     """
     kinds = _different_networks(case.facts)
     if not kinds:
@@ -126,7 +127,10 @@ def _different_networks(facts: Iterable[Fact]) -> list[list[Network]]:
 
 
 def network_sentence(network: Network) -> str:
-    """What NCCL and gloo will use on one host, and why they find nothing where they do."""
+    """What NCCL and gloo will use on one host.
+
+    And why they find nothing where they do.
+    """
     picks = network.picks
     named = {who: _interface_words(network, name) for who, name in picks.items()}
     if len(picks) == len(PICKS) and len(set(picks.values())) == 1:

@@ -242,8 +242,9 @@ def _figure(
 
 
 def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = None) -> go.Figure:
-    """A figure under its conclusion as the title, with room for the entries of a legend; drawn:
-    pixels below these.
+    """A figure under its conclusion, with room for a legend.
+
+    The conclusion is the title; drawn: pixels below these.
     """
     lines = wrapped(summary)
     above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
@@ -354,7 +355,10 @@ def template() -> go.layout.Template:
 
 
 def rank_style(number: int) -> dict[str, str]:
-    """Colour and dash of a rank or GPU: the same in every figure of a page."""
+    """Colour and dash of a rank or GPU.
+
+    The same in every figure of a page.
+    """
     return {
         "color": LINES[number % len(LINES)],
         "dash": ("solid", "dash", "dot")[number // len(LINES) % 3],

@@ -61,7 +61,10 @@ class Scale:
         )
 
     def after(self, place: float) -> float:
-        """The place as the axis counts: in `unit` since the first word, or a line number."""
+        """The place as the axis counts.
+
+        In `unit` since the first word, or a line number.
+        """
         if self.in_time:
             return (place - self.start) / self.unit[1]
         return place
@@ -94,8 +97,9 @@ class Scale:
 
 
 def ranks_view(case: Case) -> View:
-    """A row per rank from its first line to its last, over time, or over line numbers where lines
-    have no time.
+    """A row per rank from its first line to its last, over time.
+
+    Or over line numbers where lines have no time.
     """
     scope = last_run_of(case)
     known = timelines(scope)

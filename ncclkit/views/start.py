@@ -90,7 +90,10 @@ class StartForm(Form):
         ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """A running job beside logs: these are two questions; and a job that nobody can mean."""
+        """A running job beside logs, and a job that nobody can mean.
+
+        A job and logs are two questions.
+        """
         if self.logs.value.strip() and self.job.value.strip():
             return {self.job: BOTH}
         return complaints({self.job: lambda: check_target(self.job.value)})

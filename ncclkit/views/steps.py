@@ -39,8 +39,9 @@ DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", 
 
 
 def step_view(case: Case) -> View:
-    """Where a step's time goes on each rank, what holds it back, and what was tried; of the last
-    run in a case.
+    """Where a step's time goes on each rank, and what holds it back.
+
+    And what was tried; of the last run in a case.
     """
     times, effects = last_steps(case)
     if times is None:

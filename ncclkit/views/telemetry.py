@@ -52,8 +52,9 @@ Curve = tuple[str, list[float | None]]
 
 
 def telemetry_view(case: Case) -> View:
-    """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each
-    host has a row.
+    """What host, GPUs and ranks did while a run was watched.
+
+    The last run, or a job; each host has a row.
     """
     for run in reversed(case.runs()):
         view = run_telemetry_view(run, case.events)

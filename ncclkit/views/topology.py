@@ -275,7 +275,10 @@ Point = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class MachineLayout:
-    """A machine with a place for each of its parts; `base` is where it begins in the figure."""
+    """A machine with a place for each of its parts.
+
+    `base` is where it begins in the figure.
+    """
 
     machine: MachineLinks
     name: str
@@ -291,7 +294,10 @@ class MachineLayout:
 
 
 def draw_machines(named: Mapping[str, MachineLinks]) -> go.Figure:
-    """Machines one above the other, the first on top; a name that is empty is not written."""
+    """Machines one above the other, the first on top.
+
+    A name that is empty is not written.
+    """
     placed: list[MachineLayout] = []
     top = 0.0
     for name, machine in reversed([*named.items()]):

@@ -172,8 +172,9 @@ def _doing(progress: Any) -> str:
 
 
 def gains(sweep: Sweep, title: str = "") -> go.Figure:
-    """Gain in percent against message size with its interval, a panel for each collective and a
-    line for each setting.
+    """Gain in percent against message size with its interval.
+
+    A panel for each collective and a line for each setting.
 
     The dashed line is the default.  title: what the figure says (default: the conclusion of the
     sweep).
@@ -380,8 +381,9 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 
 
 def carriers_view(tuned: SweepView) -> View:
-    """Every file that carries the answer of a sweep into a job, and the command that measures each
-    again.
+    """Every file that carries the answer of a sweep into a job.
+
+    And the command that measures each again.
     """
     files = tuning.config_files(tuned.sweep)
     if not files:
@@ -462,8 +464,9 @@ class ApplyForm(Form):
 
 
 def before_after(sweep: Sweep) -> View:
-    """What the one setting of a sweep changes, by collective and message size, and both times of
-    each.
+    """What the one setting of a sweep changes.
+
+    By collective and message size, and both times of each.
     """
     rows = sweep.comparisons
     if not rows:

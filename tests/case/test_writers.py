@@ -132,4 +132,4 @@ def test_the_lock_file_of_another_user_locks_a_shared_case(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "open", refused)
     with storage.locked(tmp_path):
-        assert storage._taken(opened(tmp_path / storage.LOCK, os.O_RDONLY), tmp_path / "held") is None
+        assert storage._taken_lock(opened(tmp_path / storage.LOCK, os.O_RDONLY), tmp_path / "held") is None

@@ -65,7 +65,7 @@ def test_a_job_that_looks_broken_and_is_not_has_a_key_of_its_own(tmp_path: Path)
     done = [{"ncclkit": 1, "kind": "phase", "t": 10.0 + rank, "phase": "done", "rank": rank} for rank in range(2)]
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "wire.jsonl").write_text("".join(json.dumps(record) + "\n" for record in done))
-    key = exam._key(8, {"fault": "flood", "cause": "", "ranks": [1]}, tmp_path / "job")
+    key = exam._exam_key(8, {"fault": "flood", "cause": "", "ranks": [1]}, tmp_path / "job")
     assert (key["cause"], key["ranks"], key["fix"]) == ("healthy", [], []) and len(key["lines"]) == 2
     (tmp_path / KEY).write_text(json.dumps(key))
     (tmp_path / "mine.json").write_text(json.dumps(asdict(AnswerSheet("healthy", line=key["lines"][1]))))

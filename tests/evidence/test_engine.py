@@ -63,7 +63,7 @@ def backends(text):
         patch.setattr(scan, "FEW", 0)
         patch.setattr(scan, "MANY_PLACES", 1 << 30)
         found = read(text)
-        patch.setattr(scan, "_scanner", lambda literals: None)
+        patch.setattr(scan, "_scanner_of_thread", lambda literals: None)
         return found, read(text)
 
 
@@ -95,7 +95,7 @@ def test_many_places_are_left_to_the_other_way(monkeypatch):
 
 def test_without_hyperscan_every_line_is_looked_at(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperscan", None)
-    assert scan._compiled((b"x",)) is None
+    assert scan._compiled_scanner((b"x",)) is None
 
 
 @pytest.mark.parametrize("name", list(logs.LOGS))
@@ -154,5 +154,5 @@ def test_the_public_reading_is_the_same_without_hyperscan(tmp_path, monkeypatch)
     path = tmp_path / "job.log"
     path.write_text("\n".join([*TEXTS, *["dull line"] * 40_000, *TEXTS]))
     found = evidence.read([path])
-    monkeypatch.setattr(scan, "_scanner", lambda literals: None)
+    monkeypatch.setattr(scan, "_scanner_of_thread", lambda literals: None)
     assert evidence.read([path]) == found

@@ -150,7 +150,7 @@ def test_a_gate_without_a_baseline_finds_a_slow_node(
 ) -> None:
     result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8}
     monkeypatch.setattr(gate, "collect", lambda **_: good.values())
-    monkeypatch.setattr(gate, "_test", lambda *_: result)
+    monkeypatch.setattr(gate, "_test_gpus", lambda *_: result)
     said = judged(seconds=60.0)
     assert said["ready"] is False and "slower than they should be" in said["say"]
     result["busbw"] = 390.0
@@ -164,7 +164,7 @@ def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
     rows = changed(good, limits__memlock=None)
     passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": ""}
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
-    monkeypatch.setattr(gate, "_test", lambda *_: passed)
+    monkeypatch.setattr(gate, "_test_gpus", lambda *_: passed)
     said = judged(seconds=60.0, baseline=str(tmp_path / "b.json"))
     assert said["status"] == 2 and said["ready"] is None and said["test"] == passed
     assert said["unknown"] == ["limits.memlock could not be read (it hung)"]
@@ -240,9 +240,9 @@ def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> lis
     made = []
     for name, rows in nodes.items():
         problems, unknown = gate.judge_node(rows, baseline)
-        said = gate._printed(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
+        said = gate._printed_object(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
         made.append(folder / f"{name}.json")
-        made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._name(), name)}) + "\n")
+        made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._node_name(), name)}) + "\n")
     return made
 
 
@@ -407,7 +407,7 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with packed() as agent:
         monkeypatch.setattr(sys, "argv", [str(agent)])
-        tested = gate._test(2, 100.0, "gloo")
+        tested = gate._test_gpus(2, 100.0, "gloo")
     assert tested["busbw"] > 0 and tested | {"busbw": 1.0} == {
         "reason": "done", "ranks": 2, "busbw": 1.0, "wrong": 0, "error": ""
     }  # fmt: skip

@@ -68,9 +68,9 @@ def test_a_default_route_of_ipv6_alone(tmp_path: Path) -> None:
     row = "%s 00 %s 00 %s %%s 00000001 00000000 %%s     %%s\n" % (zero, zero, zero)
     routes = row % ("ffffffff", "00200200", "lo") + row % ("00000400", "3", "eth1") + row % ("00000064", "3", "eth0")
     files = {"/proc/net/route": "Iface\tDestination\n", "/proc/net/ipv6_route": routes}
-    assert network._default(machine(tmp_path, files)) == "eth0"
+    assert network._default_interface(machine(tmp_path, files)) == "eth0"
     with pytest.raises(Unread, match="no default route"):
-        network._default(machine(tmp_path, files | {"/proc/net/ipv6_route": ""}))
+        network._default_interface(machine(tmp_path, files | {"/proc/net/ipv6_route": ""}))
 
 
 def test_a_device_without_ports_costs_its_own_rows_only(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_nothing_else_asks_whether_a_text_is_a_number() -> None:
 def test_readers_take_it_for_text(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ras.address({"NCCL_RAS_ADDR": f"node:{text}"}) == ("localhost", ras.PORT)
     assert bandwidth.chosen_gpus({"env.CUDA_VISIBLE_DEVICES": f"1,{text}"}, 2) == [0, 1]
-    assert anonymize._natural(f"a{text}") < anonymize._natural(f"b{text}")
-    assert nccltests._row(["size", "count"], f"{text} {text}") is None
+    assert anonymize._natural_key(f"a{text}") < anonymize._natural_key(f"b{text}")
+    assert nccltests._row_of_line(["size", "count"], f"{text} {text}") is None
     (tmp_path / "runs" / f"{text[:200]}-probe").mkdir(parents=True)
     assert Case.open(tmp_path).runs() == []
     with pytest.raises(NcclkitError, match="not NAME=VALUE"):

@@ -43,8 +43,8 @@ def test_the_library_is_cut_to_what_the_figures_need(kind: str) -> None:
 
 
 def test_a_library_that_is_built_in_another_way_stays_whole() -> None:
-    whole = page._plotly(("scatter3d", "no such type"))
-    assert len(whole) > 4e6 and page._shaken("var a=1;", ["bar"]) == "var a=1;"
+    whole = page._plotly_source(("scatter3d", "no such type"))
+    assert len(whole) > 4e6 and page._shaken_library("var a=1;", ["bar"]) == "var a=1;"
 
 
 def test_cells_for_a_person_at_the_notebook_are_left_out_but_not_where_it_stopped() -> None:

@@ -147,9 +147,9 @@ def test_what_allows_to_read_stacks(monkeypatch: pytest.MonkeyPatch, scope: str,
     known = {"/proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"}
     monkeypatch.setattr(processes, "read_text", lambda path, limit=1 << 20: known.get(path) or read(path, limit))
     monkeypatch.setattr(processes, "has_capability", lambda number: may)
-    assert said in collect._permission([os.getpid()])
+    assert said in collect._why_refused([os.getpid()])
     monkeypatch.setattr(processes, "owner", lambda pid: 4711)
-    assert "belong to user 4711, who may read them" in collect._permission([os.getpid()])
+    assert "belong to user 4711, who may read them" in collect._why_refused([os.getpid()])
 
 
 CONTAINED = """

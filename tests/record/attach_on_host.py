@@ -90,9 +90,9 @@ def debugger(program: str | None) -> dict[str, str]:
 
 def methods(backend: str) -> dict[str, Method]:
     """The ways that can be tried here."""
-    found: dict[str, Method] = {"pipe": flight_dump._pipe} if backend == "nccl" else {}
+    found: dict[str, Method] = {"pipe": flight_dump._dump_by_pipe} if backend == "nccl" else {}
     found["remote_exec"] = flight_dump._remote_exec
-    found["ptrace"] = flight_dump._ptrace
+    found["ptrace"] = flight_dump._dump_by_ptrace
     for name, program in debuggers().items():
         if program is not None:
             found[name] = by(program)
@@ -104,7 +104,7 @@ def by(program: str) -> Method:
 
     def ask(rank: int, pid: int, seconds: float, text: str) -> tuple[bytes, str]:
         refusal = flight_dump.refusal(program)
-        return (b"", refusal) if refusal else flight_dump._called(program, rank, pid, seconds)
+        return (b"", refusal) if refusal else flight_dump._dump_by_debugger(program, rank, pid, seconds)
 
     return ask
 

@@ -75,8 +75,9 @@ class RemoteWorker:
         """Records of its facts, as they came."""
 
     async def start(self, archive):
-        """Start the worker; the first question carries its program, which its host keeps in a file
-        without a name.
+        """Start the worker; the first question carries its program.
+
+        Its host keeps that in a file without a name.
         """
         self.archive = archive
         try:
@@ -190,7 +191,10 @@ class RemoteWorker:
         return "it ended: %s; %s" % (line.rstrip("."), advice)
 
     async def stop(self):
-        """Close its input, which ends it; kill what is left of it here after three seconds."""
+        """Close its input, which ends it.
+
+        Kill what is left of it here after three seconds.
+        """
         if self.process is None:
             return
         self.process.stdin.close()
@@ -277,9 +281,9 @@ class Session:
         A pair that is not reached within `seconds` stays unmeasured, and says so.
         """
         until = time.monotonic() + seconds
-        _progress("starting %d hosts" % len(workers))
+        _send_progress("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
-        _progress("asking for names and ports")
+        _send_progress("asking for names and ports")
         await self._resolve(workers)
         await self._reach(workers, self._first_targets())
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
@@ -287,7 +291,7 @@ class Session:
         names = self.plan["hosts"]
         every = [[(names[a], names[b]) for a, b in pairs] for pairs in round_robin(len(names))]
         for number, pairs in enumerate(every, 1):
-            _progress("measuring, round %d of %d" % (number, len(every)))
+            _send_progress("measuring, round %d of %d" % (number, len(every)))
             # one direction after the other, as firewalls and packet sizes may differ, and both
             # would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
@@ -296,7 +300,7 @@ class Session:
                 await asyncio.gather(*(self._measure(workers[src], src, dst) for src, dst in paths))
         for src, dst in self._slow_directions()[:RETEST_PATHS]:
             if time.monotonic() < until:
-                _progress("measuring %s to %s once more, for longer" % (src, dst))
+                _send_progress("measuring %s to %s once more, for longer" % (src, dst))
                 await self._measure(
                     workers[src], src, dst, max(RETEST_SECONDS, self.plan["seconds"])
                 )
@@ -455,7 +459,7 @@ class Session:
             )
 
 
-def _progress(say):
+def _send_progress(say):
     """Progress for whoever waits; it is not evidence."""
     wire.send("connect.step", say=say)
 
@@ -478,8 +482,9 @@ CLOSING = 5.0
 
 
 def main(argv):
-    """``connect PLAN``: the file holds hosts, commands (how to start a worker), port, seconds,
-    deadline and env.
+    """``connect PLAN``: test the connections between the hosts of a plan.
+
+    The file holds hosts, commands (how to start a worker), port, seconds, deadline and env.
     """
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
@@ -489,8 +494,9 @@ def main(argv):
 
 
 async def coordinate(plan, archive):
-    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could
-    be started.
+    """Run the test and return the exit status.
+
+    0, or 1 where fewer than two hosts could be started.
     """
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -40,8 +40,9 @@ RESOLVE = 5.0
 
 
 def main():
-    """Answer each line of standard input, ``{"id": n, "do": verb, …}``, with a record ``answer``,
-    to its end.
+    """Answer each line of standard input with a record ``answer``, to its end.
+
+    A line is ``{"id": n, "do": verb, …}``.
     """
     host = None
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
@@ -64,7 +65,10 @@ def _end_with_the_coordinator():
 
 
 class Worker:
-    """The state of this host during the test: its open ports, and the verbs that it answers."""
+    """The state of this host during the test.
+
+    Its open ports, and the verbs that it answers.
+    """
 
     def __init__(self, asked):
         # whatever happens to the coordinator and to the connection to it
@@ -78,8 +82,9 @@ class Worker:
         self.rendezvous = None
 
     def begin(self, asked):
-        """Open the ports; tell the facts of this host's network, and what NCCL and gloo
-        would use.
+        """Open the ports, and tell the facts of this host's network.
+
+        And what NCCL and gloo would use.
         """
         answer = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
@@ -99,8 +104,9 @@ class Worker:
         )
 
     def end_rendezvous(self, asked):
-        """Close the rendezvous port once every host has tried it, since a job may want to listen
-        there.
+        """Close the rendezvous port once every host has tried it.
+
+        A job may want to listen there.
         """
         if self.rendezvous:
             self.rendezvous.close()
@@ -127,7 +133,8 @@ def facts_for_connection():
     """The facts of this host's network, without measurements, and of its environment variables."""
     machine = Machine()
     return chain(
-        _until(network.network_facts(machine), set(NETWORK)), variables.variable_facts(machine)
+        _facts_until(network.network_facts(machine), set(NETWORK)),
+        variables.variable_facts(machine),
     )
 
 
@@ -143,7 +150,7 @@ def addresses_to_test(facts):
     return [address for address in plain if not address.startswith("fe80:")]
 
 
-def _until(facts, wanted):
+def _facts_until(facts, wanted):
     """These facts, up to the last one that is wanted: those that take time come later."""
     for fact in facts:
         yield fact
@@ -158,10 +165,10 @@ def resolve_names(names):
     A resolver that hangs is an error, too.
     """
     late = "the resolver did not answer within %g s" % RESOLVE
-    return dict(zip(names, side_by_side(_addresses, names, RESOLVE, late)))
+    return dict(zip(names, side_by_side(_addresses_of_name, names, RESOLVE, late)))
 
 
-def _addresses(name):
+def _addresses_of_name(name):
     try:
         found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -204,7 +211,7 @@ def reach(address, port, token, own, wanted):
     """
     try:
         with socket.create_connection((address, port), CONNECT) as connection:
-            name = _introduce(connection, {"token": token, "do": "hello"})
+            name = _introduce_us(connection, {"token": token, "do": "hello"})
     except socket.timeout:
         return "silent"
     except ConnectionRefusedError:
@@ -223,7 +230,7 @@ def reach(address, port, token, own, wanted):
     return "foreign"
 
 
-def _introduce(connection, asked):
+def _introduce_us(connection, asked):
     """The name of the host that answers; empty where it does not speak our language."""
     connection.sendall(json.dumps(asked).encode() + b"\n")
     try:
@@ -254,19 +261,20 @@ def measure_path(address, port, token, seconds):
     return found
 
 
-def _connected(address, port, **asked):
+def _connected_socket(address, port, **asked):
     connection = socket.create_connection((address, port), CONNECT)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(STALL)
-    if not _introduce(connection, asked):
+    if not _introduce_us(connection, asked):
         connection.close()
         raise OSError("the other host no longer answers")
     return connection
 
 
 def round_trip(address, port, token, seconds):
-    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as
-    NTP reckons it.
+    """Round trip (median, µs), and how far the other clock is ahead (s).
+
+    With its uncertainty, as NTP reckons it.
 
     Both ends of a trip are read from the wall clock: a process put aside between any two readings
     makes the trip longer and never the offset wrong, since the true one lies within half the trip
@@ -274,7 +282,7 @@ def round_trip(address, port, token, seconds):
     """
     trips = []  # type: list[int]
     clocks = []  # type: list[tuple[float, float]]
-    with _connected(address, port, token=token, do="echo") as connection:
+    with _connected_socket(address, port, token=token, do="echo") as connection:
         reader = connection.makefile("rb")
         until = time.monotonic() + PING_SECONDS
         while len(trips) < PINGS and (time.monotonic() < until or not trips):
@@ -304,20 +312,21 @@ def round_trip(address, port, token, seconds):
 
 
 def bandwidth(address, port, token, seconds):
-    """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of
-    retransmitted packets.
+    """Bandwidth of one TCP stream in GB/s, and the share of retransmitted packets.
+
+    As the receiver counts it.
     """
-    with _connected(address, port, token=token, do="sink") as connection:
+    with _connected_socket(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             connection.sendall(BLOCK)
         connection.shutdown(socket.SHUT_WR)
         reply = json.loads(connection.makefile("rb").readline(1024))
-        resent = _resent(connection)
+        resent = _resent_share(connection)
     return {"bandwidth": reply["bytes"] / reply["seconds"] / 1e9, "resent": resent}
 
 
-def _resent(connection):
+def _resent_share(connection):
     """Share of the packets of a connection that were sent again, by the kernel's own count; None
     where it has none.
     """
@@ -331,8 +340,9 @@ def _resent(connection):
 
 
 def path_mtu(address, port, token, seconds):
-    """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may
-    be sent.
+    """The largest IP packet (bytes) that arrives whole.
+
+    And the largest that this host believes may be sent.
     """
     if ":" in address:
         header, level, discover, mtu = IPV6
@@ -425,7 +435,7 @@ TRIES = 16
 at that."""
 
 
-def _open(addresses, port):
+def _open_sockets(addresses, port):
     """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.
     Raises OSError.
     """
@@ -453,8 +463,9 @@ def _open(addresses, port):
 
 
 class Listener:
-    """A TCP port, and the UDP port of the same number, on the addresses of this host that are
-    tested.
+    """A TCP port, and the UDP port of the same number.
+
+    On the addresses of this host that are tested.
     """
 
     def __init__(self, name, token, addresses, port=0):
@@ -466,7 +477,7 @@ class Listener:
         self.token = token
         for left in reversed(range(1 if port else TRIES)):
             try:
-                self.streams, datagrams = _open(addresses, port)
+                self.streams, datagrams = _open_sockets(addresses, port)
                 break
             except OSError:
                 if not left:
@@ -507,9 +518,9 @@ class Listener:
         connection.settimeout(PATIENCE)
         connection.sendall(json.dumps({"name": self.name}).encode() + b"\n")
         if asked.get("do") == "echo":
-            _echo(connection, stream)
+            _echo_pings(connection, stream)
         elif asked.get("do") == "sink":
-            connection.sendall(json.dumps(_sink(stream)).encode() + b"\n")
+            connection.sendall(json.dumps(_sink_stream(stream)).encode() + b"\n")
 
     def _datagrams(self, datagram):
         """Answer each datagram that knows the token with its beginning and its size."""
@@ -540,7 +551,7 @@ def _first_line(connection, stream):
     return line
 
 
-def _echo(connection, stream):
+def _echo_pings(connection, stream):
     """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of
     the epoch).
     """
@@ -549,7 +560,7 @@ def _echo(connection, stream):
         connection.sendall(arrived.to_bytes(PING, "big") + time.time_ns().to_bytes(PING, "big"))
 
 
-def _sink(stream):
+def _sink_stream(stream):
     """{bytes, seconds} from the first byte to the last."""
     block = memoryview(bytearray(1 << 20))
     count = 0

@@ -49,8 +49,9 @@ def latencies(folder: str, repeats: int) -> list[float]:
 
 
 def disk(folder: str) -> None:
-    """Print the resolved folder, its free space in bytes and the latency of a write in ms, or the
-    error.
+    """Print a folder's free space and the latency of a write, or the error.
+
+    The folder resolved, the space in bytes, the latency in ms.
     """
     folder = os.path.realpath(folder)
     said: dict[str, object] = {"path": folder}
@@ -73,8 +74,9 @@ def sender(to: socket.socket, stop: float) -> None:
 
 
 def waited() -> float:
-    """Seconds that the main thread has waited for a core so far; 0 where the kernel
-    does not tell.
+    """Seconds that the main thread has waited for a core so far.
+
+    0 where the kernel does not tell.
     """
     try:
         with open("/proc/self/schedstat", encoding="ascii") as file:
@@ -84,8 +86,9 @@ def waited() -> float:
 
 
 def pump(seconds: float) -> tuple[float, float, float]:
-    """GB/s of one stream, CPU seconds that one GB costs sender and receiver, share of the time
-    without a core.
+    """GB/s of one stream, and what it costs in CPU time.
+
+    CPU seconds that one GB costs sender and receiver, share of the time without a core.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
@@ -136,7 +139,10 @@ def nccl(library: str) -> None:
 
 
 def resolve(name: str) -> None:
-    """Print the addresses of a host name, each once, in the order that gloo tries them."""
+    """Print the addresses of a host name, in the order that gloo tries them.
+
+    Each once.
+    """
     try:
         found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except OSError as error:

@@ -32,10 +32,10 @@ def cpu_facts(machine: Machine) -> Iterator[Fact]:
     for kind in ("cpu", "memory"):
         file = "/proc/pressure/" + kind
         yield attempt(kind + ".pressure", partial(_pressure, machine, file), "%", file)
-    yield attempt("cpu.numa", lambda: _numa(machine), source="/sys/devices/system/node")
+    yield attempt("cpu.numa", lambda: _numa_nodes(machine), source="/sys/devices/system/node")
     for name, title in (("memory.total", "MemTotal"), ("memory.available", "MemAvailable")):
         yield attempt(name, partial(_meminfo, machine, title), "bytes", "/proc/meminfo")
-    yield attempt("memory.swap", lambda: _swap(machine), source="/proc/swaps")
+    yield attempt("memory.swap", lambda: _swap_areas(machine), source="/proc/swaps")
     yield attempt(
         "memory.oom_kills",
         lambda: _oom_kills(machine),
@@ -78,7 +78,7 @@ def _pressure(machine: Machine, file: str) -> float:
     return float(machine.field(file, r"some avg10=([\d.]+)", "avg10"))
 
 
-def _numa(machine: Machine) -> dict[str, str]:
+def _numa_nodes(machine: Machine) -> dict[str, str]:
     folder = "/sys/devices/system/node"
     nodes = machine.names(folder, r"node\d+")
     return {name[4:]: machine.read("%s/%s/cpulist" % (folder, name)).strip() for name in nodes}
@@ -88,7 +88,7 @@ def _meminfo(machine: Machine, title: str) -> int:
     return int(machine.field("/proc/meminfo", r"^%s:\s*(\d+) kB" % title, title)) * 1024
 
 
-def _swap(machine: Machine) -> list[dict[str, Any]]:
+def _swap_areas(machine: Machine) -> list[dict[str, Any]]:
     """Each swap area with size and use in bytes, and what it lies on."""
     areas = []
     for line in machine.read("/proc/swaps").splitlines()[1:]:
@@ -99,13 +99,13 @@ def _swap(machine: Machine) -> list[dict[str, Any]]:
                 "device": device,
                 "size": int(size) * 1024,
                 "used": int(used) * 1024,
-                "storage": _storage(machine, device, kind),
+                "storage": _storage_of_swap(machine, device, kind),
             }
         )
     return areas
 
 
-def _storage(machine: Machine, device: str, kind: str) -> str:
+def _storage_of_swap(machine: Machine, device: str, kind: str) -> str:
     """What a swap area lies on, e.g. "nfs", "file on ext4 (ssd)", "partition (disk)", "unknown"."""
     try:
         if kind == "partition":

@@ -39,8 +39,9 @@ def collect(
     machine: Machine | None = None,
     deadline: float = DEADLINE,
 ) -> Iterator[Fact]:
-    """Every fact of this host (docs/facts.md lists them) without secrets, each as soon as it is
-    known.
+    """Every fact of this host without secrets, each as soon as it is known.
+
+    docs/facts.md lists them.
 
     `torch`: also ask the interpreter's torch, in a child process (seconds). `paths`: label → folder
     whose storage is measured, e.g. ``{"work": "."}``. `machine`: what is asked in the place of this
@@ -64,7 +65,7 @@ def collect(
     groups: list[list[Facet]] = [[("gpu", lambda: gpu.gpu_facts(here))], readers]
     results: queue.Queue[Fact | str] = queue.Queue()
     for group in groups:
-        threading.Thread(target=_work, args=(group, results), daemon=True).start()
+        threading.Thread(target=_read_facets, args=(group, results), daemon=True).start()
     waiting = [name for group in groups for name, _ in group]
     while waiting:
         left = end - time.monotonic()
@@ -83,10 +84,10 @@ def collect(
         if isinstance(item, str):
             waiting.remove(item)
         else:
-            yield _cleaned(item)
+            yield _cleaned_fact(item)
 
 
-def _work(readers: list[Facet], results: queue.Queue[Any]) -> None:
+def _read_facets(readers: list[Facet], results: queue.Queue[Any]) -> None:
     """Read one facet after the other; a reader that breaks costs its own facts only."""
     for name, read in readers:
         try:
@@ -99,5 +100,5 @@ def _work(readers: list[Facet], results: queue.Queue[Any]) -> None:
         results.put(name)
 
 
-def _cleaned(fact: Fact) -> Fact:
+def _cleaned_fact(fact: Fact) -> Fact:
     return {key: redact.clean(value) for key, value in fact.items()}

@@ -128,7 +128,7 @@ def facts_of_gpu(index: int, gpu: tree.Element) -> Iterator[Fact]:
         yield attempt(name + key, partial(number_at, gpu, place), unit, SMI)
     yield attempt(name + "power", lambda: _power(gpu, POWER), "W", SMI)
     yield attempt(name + "power.limit", lambda: _power(gpu, LIMIT), "W", SMI)
-    yield attempt(name + "memory.holders", lambda: _holders(gpu), source=SMI)
+    yield attempt(name + "memory.holders", lambda: _memory_holders(gpu), source=SMI)
     yield attempt(name + "ecc.uncorrected", lambda: _uncorrected(gpu), source=SMI)
     yield attempt(name + "remapped_rows", lambda: _remapped(gpu), source=SMI)
     yield attempt(name + "throttle", lambda: _throttle(gpu), source=SMI)
@@ -153,7 +153,7 @@ def number_at(node: tree.Element, place: str) -> float:
     return int(found.group())
 
 
-def _holders(gpu: tree.Element) -> list[dict[str, object]]:
+def _memory_holders(gpu: tree.Element) -> list[dict[str, object]]:
     """Who holds memory; only the program's name, since arguments may hold secrets."""
     return [
         {
@@ -260,7 +260,7 @@ def matrix(text: str) -> Matrix:
 
     Raises Unread.
     """
-    lines = _plain(text)
+    lines = _plain_lines(text)
     device = re.compile(r"(?:GPU|NIC)\d+$|mlx\d+_\d+$")
     header = next((line.split() for line in lines if re.match(r"\s+GPU0\b", line)), [])
     columns = [name for name in header if device.match(name)]
@@ -275,7 +275,7 @@ def matrix(text: str) -> Matrix:
     return rows
 
 
-def _plain(text: str) -> list[str]:
+def _plain_lines(text: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
 
 
@@ -292,7 +292,9 @@ def topology_of(machine: Machine, index: int, bus: str, topology: Said) -> Itera
     )
     source = folder + "/local_cpulist, nvidia-smi topo -m"
     yield attempt(
-        "gpu.%d.cpus" % index, lambda: _cpus(machine, folder, index, topology), source=source
+        "gpu.%d.cpus" % index,
+        lambda: _cpus_near_gpu(machine, folder, index, topology),
+        source=source,
     )
 
 
@@ -303,7 +305,7 @@ def _numa(machine: Machine, file: str) -> int:
     return node
 
 
-def _cpus(machine: Machine, folder: str, index: int, topology: Said) -> str:
+def _cpus_near_gpu(machine: Machine, folder: str, index: int, topology: Said) -> str:
     """The CPUs near a GPU as a kernel list such as ``0-47,96-143``."""
     try:
         near = machine.read(folder + "/local_cpulist").strip()
@@ -317,7 +319,7 @@ def affinity(text: str) -> dict[str, str]:
 
     Its cells are parted by tabs and may be empty.
     """
-    rows = [line.split("\t") for line in _plain(text)]
+    rows = [line.split("\t") for line in _plain_lines(text)]
     header = next((row for row in rows if "CPU Affinity" in row), [])
     if not header:
         raise Unread("nvidia-smi topo -m has no column CPU Affinity")
@@ -330,7 +332,10 @@ def affinity(text: str) -> dict[str, str]:
 
 
 def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
-    """GB/s of each NVLink of each GPU, None for an inactive one; or why it could not be read."""
+    """GB/s of each NVLink of each GPU; or why it could not be read.
+
+    None for an inactive one.
+    """
     if isinstance(answer, Unread):
         return answer
     blocks = re.split(r"^GPU (\d+):", answer.out, flags=re.M)
@@ -372,8 +377,8 @@ DEADLINE = 10.0
 
 def gpu_facts(machine: Machine) -> Iterator[Fact]:
     """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
-    yield _module(machine, "gpu.peermem", "nvidia_peermem")
-    yield _module(machine, "gpu.gdrcopy", "gdrdrv")
+    yield _module_fact(machine, "gpu.peermem", "nvidia_peermem")
+    yield _module_fact(machine, "gpu.gdrcopy", "gdrdrv")
     yield attempt(
         "gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so"
     )
@@ -381,7 +386,7 @@ def gpu_facts(machine: Machine) -> Iterator[Fact]:
         answer = machine.run(QUERY, DEADLINE)
         log, cut = parse_log(answer)
     except Unread as why:
-        yield from _silent(machine, why)
+        yield from _facts_without_smi(machine, why)
         return
     gpus = log.findall("gpu")
     message = "; ".join(filter(None, (cut, remarks(answer))))
@@ -390,7 +395,7 @@ def gpu_facts(machine: Machine) -> Iterator[Fact]:
         "why": message,
     }
     if cut:
-        yield _devices(machine, cut)
+        yield _count_devices(machine, cut)
     else:
         yield known("gpu.count", len(gpus), source=SMI)
     yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
@@ -407,7 +412,7 @@ def gpu_facts(machine: Machine) -> Iterator[Fact]:
         yield from nvlink(index, links)
 
 
-def _module(machine: Machine, name: str, module: str) -> Fact:
+def _module_fact(machine: Machine, name: str, module: str) -> Fact:
     """Whether a kernel module is loaded that GPU Direct RDMA needs."""
     return attempt(
         name, lambda: bool(machine.names("/sys/module", module)), source="/sys/module/" + module
@@ -427,7 +432,7 @@ def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, Said]:
     return dict(zip(map(" ".join, commands), said))
 
 
-def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
+def _facts_without_smi(machine: Machine, why: Unread) -> Iterator[Fact]:
     """The facts of a machine whose nvidia-smi says nothing: absent, hung or refusing."""
     states = {Hung: "hung", Missing: "missing", TooLong: "endless"}
     state = states.get(type(why), "failed")
@@ -437,14 +442,14 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
         yield {**known("gpu.nvidia_smi", state, source=SMI), "why": str(why)}
     for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
-    yield _devices(machine, str(why))
+    yield _count_devices(machine, str(why))
     version = re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")
     file = "/proc/driver/nvidia/version"
     yield attempt("gpu.driver", lambda: version.findall(machine.read(file))[0], source=file)
     yield unread("gpu.cuda", why, source=SMI)
 
 
-def _devices(machine: Machine, why: str) -> Fact:
+def _count_devices(machine: Machine, why: str) -> Fact:
     """How many GPUs there are by their device files; `why` they had to be counted so."""
     source = "/dev/nvidia*"
     try:

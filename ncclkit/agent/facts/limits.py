@@ -183,28 +183,31 @@ def tables(machine: Machine) -> Iterator[Fact]:
         ("net.conntrack", TRACKED, "connections"),
         ("net.conntrack.max", MOST, "connections"),
     ):
-        yield attempt(name, partial(_number, machine, file), unit, file)
+        yield attempt(name, partial(_number_in_file, machine, file), unit, file)
     yield attempt(
         "net.backlog.overflows",
-        lambda: _overflows(machine),
+        lambda: _queue_overflows(machine),
         "connections",
         NETSTAT + " ListenOverflows",
     )
     yield attempt(
-        "net.neighbours.overflows", lambda: _refused(machine), "hosts", ARP + " table_fulls"
+        "net.neighbours.overflows",
+        lambda: _refused_neighbours(machine),
+        "hosts",
+        ARP + " table_fulls",
     )
     yield attempt(
         "host.clock.synced",
-        lambda: not machine.call("adjtimex", _status) & UNSYNCED,
+        lambda: not machine.call("adjtimex", _clock_status) & UNSYNCED,
         source="adjtimex(2)",
     )
 
 
-def _number(machine: Machine, file: str) -> int:
+def _number_in_file(machine: Machine, file: str) -> int:
     return int(machine.read(file))
 
 
-def _overflows(machine: Machine) -> int:
+def _queue_overflows(machine: Machine) -> int:
     """Connections that came while a listening socket's queue was full, since boot."""
     rows = [
         line.split() for line in machine.read(NETSTAT).splitlines() if line.startswith("TcpExt:")
@@ -212,7 +215,7 @@ def _overflows(machine: Machine) -> int:
     return int(dict(zip(*rows))["ListenOverflows"])
 
 
-def _refused(machine: Machine) -> int:
+def _refused_neighbours(machine: Machine) -> int:
     """Neighbours that found no place in the table since boot.
 
     One hexadecimal number for each CPU.
@@ -221,7 +224,7 @@ def _refused(machine: Machine) -> int:
     return sum(int(dict(zip(head, row))["table_fulls"], 16) for row in rows)
 
 
-def _status() -> int:
+def _clock_status() -> int:
     """The status bits of the kernel's clock; with nothing to set, any user may ask."""
     timex = (ctypes.c_int * ROOM)()
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex)) < 0:

@@ -71,7 +71,9 @@ class Machine:
 
     def read(self, path: str, limit: int = 65536) -> str:
         """The first `limit` bytes of a file as text; raises Unread."""
-        return str(self._ask(path, lambda: _start(self._at(path), limit)), "utf-8", "replace")
+        return str(
+            self._ask(path, lambda: _start_of_file(self._at(path), limit)), "utf-8", "replace"
+        )
 
     def field(self, path: str, pattern: str, what: str, limit: int = 65536) -> str:
         """The first group of `pattern` in a file, whose lines ``^`` begins.
@@ -103,7 +105,7 @@ class Machine:
         try:
             if path.startswith(KERNEL):
                 return ask()
-            return _within(self.patience, ask)
+            return _within_seconds(self.patience, ask)
         except OSError as error:
             kind = Absent if error.errno in (errno.ENOENT, errno.ENOTDIR) else Unread
             raise kind("%s: %s" % (path, error.strerror or error)) from None
@@ -124,7 +126,10 @@ class Machine:
             return path  # somebody has removed the working folder
 
     def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """What a system call says, as a plain JSON value; `name` is its key in a recording."""
+        """What a system call says, as a plain JSON value.
+
+        `name` is its key in a recording.
+        """
         try:
             return function()
         except OSError as error:
@@ -196,12 +201,12 @@ class Machine:
         return said
 
 
-def _start(path: str, limit: int) -> bytes:
+def _start_of_file(path: str, limit: int) -> bytes:
     with open(path, "rb") as file:
         return file.read(limit)
 
 
-def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+def _within_seconds(seconds: float, ask: Callable[[], Any]) -> Any:
     """What `ask()` gives or raises; Hung, and its thread is left behind, where it takes longer."""
 
     def answer(_: None) -> tuple[Any, Exception | None]:

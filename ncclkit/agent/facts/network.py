@@ -64,7 +64,7 @@ def _addresses_of(node: Any) -> Iterator[dict[str, Any]]:
     while node:
         entry = node.contents
         name = os.fsdecode(entry.name)
-        family, address = _address(entry.address)
+        family, address = _address_of_pointer(entry.address)
         yield {
             "name": name,
             "index": index.get(name),
@@ -76,7 +76,7 @@ def _addresses_of(node: Any) -> Iterator[dict[str, Any]]:
         node = entry.next
 
 
-def _address(pointer: int | None) -> tuple[int, str]:
+def _address_of_pointer(pointer: int | None) -> tuple[int, str]:
     """(4 or 6, text) of a sockaddr, (0, "") for other families."""
     if not pointer:
         return 0, ""
@@ -89,7 +89,7 @@ def _address(pointer: int | None) -> tuple[int, str]:
 
 
 def _prefix(netmask: int | None) -> int:
-    text = _address(netmask)[1]
+    text = _address_of_pointer(netmask)[1]
     if text:
         return bin(int(ipaddress.ip_address(text))).count("1")
     return 0
@@ -144,15 +144,15 @@ def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
     for device in devices:
         folder = "%s/%s/ports" % (FOLDER, device)
         rows += [
-            _port(machine, device, port, "%s/%s/" % (folder, port))
-            for port in _numbers(machine, folder)
+            _port_row(machine, device, port, "%s/%s/" % (folder, port))
+            for port in _port_numbers(machine, folder)
         ]
     if devices and not rows:
         raise Unread("the RDMA devices here have no port: %s" % ", ".join(devices))
     return rows
 
 
-def _numbers(machine: Machine, folder: str) -> list[str]:
+def _port_numbers(machine: Machine, folder: str) -> list[str]:
     """A device that is just being taken away, or that another container holds, has no ports any
     more.
     """
@@ -162,21 +162,21 @@ def _numbers(machine: Machine, folder: str) -> list[str]:
         return []
 
 
-def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, Any]:
-    rate = re.match(r"[\d.]+", _read(machine, folder + "rate"))
-    numa = _read(machine, "%s/%s/device/numa_node" % (FOLDER, device))
+def _port_row(machine: Machine, device: str, port: str, folder: str) -> dict[str, Any]:
+    rate = re.match(r"[\d.]+", _read_or_empty(machine, folder + "rate"))
+    numa = _read_or_empty(machine, "%s/%s/device/numa_node" % (FOLDER, device))
     return {
         "device": device,
         "driver": _driver(machine, device),
-        "firmware": _read(machine, "%s/%s/fw_ver" % (FOLDER, device)),
+        "firmware": _read_or_empty(machine, "%s/%s/fw_ver" % (FOLDER, device)),
         "port": int(port),
         # "4: ACTIVE", "5: LinkUp"
-        "state": _read(machine, folder + "state").split(": ")[-1],
-        "physical": _read(machine, folder + "phys_state").split(": ")[-1],
+        "state": _read_or_empty(machine, folder + "state").split(": ")[-1],
+        "physical": _read_or_empty(machine, folder + "phys_state").split(": ")[-1],
         "rate": float(rate.group()) if rate else None,
-        "link_layer": _read(machine, folder + "link_layer"),
+        "link_layer": _read_or_empty(machine, folder + "link_layer"),
         "numa": _numa_node(numa),
-        "gids": _gids(machine, folder),
+        "gids": _filled_gids(machine, folder),
         "counters": _counters(machine, folder),
     }
 
@@ -189,7 +189,7 @@ def _driver(machine: Machine, device: str) -> str:
         return ""
 
 
-def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
+def _filled_gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
     """The filled rows of the GID table.
 
     It has up to 256 rows, so eight empty ones in a row end the search.
@@ -197,15 +197,15 @@ def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     empty, index = 0, 0
     while empty < 8 and index < 256:
-        gid = _read(machine, "%sgids/%d" % (folder, index))
+        gid = _read_or_empty(machine, "%sgids/%d" % (folder, index))
         if gid and gid != EMPTY_GID:
             attributes = "%sgid_attrs/%%s/%d" % (folder, index)
             rows.append(
                 {
                     "index": index,
                     "gid": gid,
-                    "type": _read(machine, attributes % "types"),
-                    "interface": _read(machine, attributes % "ndevs"),
+                    "type": _read_or_empty(machine, attributes % "types"),
+                    "interface": _read_or_empty(machine, attributes % "ndevs"),
                 }
             )
         if gid and gid != EMPTY_GID:
@@ -218,7 +218,7 @@ def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
 
 def _counters(machine: Machine, folder: str) -> dict[str, int]:
     values = {
-        name: _read(machine, "%s%s/%s" % (folder, group, name))
+        name: _read_or_empty(machine, "%s%s/%s" % (folder, group, name))
         for group, names in COUNTERS.items()
         for name in names
     }
@@ -233,7 +233,7 @@ def _numa_node(text: str) -> int | None:
     return whole_number(text)
 
 
-def _read(machine: Machine, path: str) -> str:
+def _read_or_empty(machine: Machine, path: str) -> str:
     """Drivers differ in what they show; an absent file reads as nothing."""
     try:
         return machine.read(path).strip()
@@ -252,29 +252,29 @@ def nccl_picks(entries: Entries, environ: Mapping[str, str]) -> list[str]:
 
     Raises Unread where it would find none.
     """
-    usable = _usable(entries, environ.get("NCCL_SOCKET_FAMILY", ""))
+    usable = _usable_entries(entries, environ.get("NCCL_SOCKET_FAMILY", ""))
     wanted = environ.get("NCCL_SOCKET_IFNAME", "")
     if len(wanted) > 1:  # NCCL ignores a value of one character
         found = matching(usable, wanted)
         if not found:
             raise Unread(
                 "NCCL_SOCKET_IFNAME=%s matches none of %s"
-                % (wanted, _names(usable) + _idle(entries, wanted))
+                % (wanted, _names_of_entries(usable) + _note_on_idle(entries, wanted))
             )
         return found
     root = environ.get("NCCL_COMM_ID", "")
     steps = ["ib"] + ([root] if root else []) + ["^docker,lo,virbr", "docker", "lo", "virbr"]
     for step in steps:
         if step == root:
-            found = _subnet(usable, step)
+            found = _interfaces_in_subnet(usable, step)
         else:
             found = matching(usable, step)
         if found:
             return found
-    raise Unread("no running interface with an address among %s" % _names(entries))
+    raise Unread("no running interface with an address among %s" % _names_of_entries(entries))
 
 
-def _usable(entries: Entries, family: str) -> Entries:
+def _usable_entries(entries: Entries, family: str) -> Entries:
     """NCCL looks at running interfaces with an IPv4 or IPv6 address, without ::1."""
     only = {"AF_INET": 4, "AF_INET6": 6}.get(family)
     return [
@@ -306,7 +306,7 @@ def matching(entries: Entries, wanted: str) -> list[str]:
     ]
 
 
-def _subnet(entries: Entries, root: str) -> list[str]:
+def _interfaces_in_subnet(entries: Entries, root: str) -> list[str]:
     """The interfaces in one subnet with NCCL_COMM_ID (address:port)."""
     try:
         address = ipaddress.ip_address(root.rsplit(":", 1)[0].strip("[]"))
@@ -371,7 +371,7 @@ def gloo_picks_named(entries: Entries, wanted: str) -> str:
     if absent or not names:
         raise Unread(
             "GLOO_SOCKET_IFNAME=%s names %s, but the interfaces with an address are %s"
-            % (wanted, ", ".join(absent) or "nothing", _names(entries))
+            % (wanted, ", ".join(absent) or "nothing", _names_of_entries(entries))
         )
     return names[0]
 
@@ -389,14 +389,14 @@ def gloo_picks(entries: Entries, own: list[str]) -> str:
     return next((str(entry["name"]) for entry in entries if entry["flags"] & LOOPBACK), "lo")
 
 
-def _names(entries: Entries) -> str:
+def _names_of_entries(entries: Entries) -> str:
     return (
         ", ".join(dict.fromkeys(entry["name"] for entry in entries if entry["family"]))
         or "no interface at all"
     )
 
 
-def _idle(entries: Entries, wanted: str) -> str:
+def _note_on_idle(entries: Entries, wanted: str) -> str:
     """A note on interfaces that the filter matches but NCCL passes over."""
     idle = matching(entries, wanted)
     if idle:
@@ -413,7 +413,9 @@ def network_facts(machine: Machine) -> Iterator[Fact]:
         "net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net"
     )
     yield attempt(
-        "net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route"
+        "net.default",
+        lambda: _default_interface(machine),
+        source="/proc/net/route, /proc/net/ipv6_route",
     )
     # a name server that is gone takes seconds each time it is asked
     own = attempt(
@@ -441,7 +443,7 @@ def network_facts(machine: Machine) -> Iterator[Fact]:
     )
     yield attempt(
         "net.gloo.interface",
-        lambda: _gloo(machine, own["value"] or []),
+        lambda: _gloo_interface(machine, own["value"] or []),
         source="torch's rules for gloo",
     )
     yield from loopback_facts(machine)
@@ -463,7 +465,7 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
             entry["name"],
             {
                 "name": entry["name"],
-                "state": _state(entry["flags"]),
+                "state": _link_state(entry["flags"]),
                 "addresses": [],
                 "mtu": entry["mtu"],
             },
@@ -471,11 +473,11 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
         if entry["address"]:
             row["addresses"].append(entry["address"])
         if "kind" not in row:
-            row.update(_device(machine, entry["name"], entry["index"], entry["flags"]))
+            row.update(_device_of_interface(machine, entry["name"], entry["index"], entry["flags"]))
     return list(rows.values())
 
 
-def _state(flags: int) -> str:
+def _link_state(flags: int) -> str:
     if not flags & UP:
         return "down"
     if flags & RUNNING:
@@ -483,7 +485,9 @@ def _state(flags: int) -> str:
     return "no carrier"
 
 
-def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[str, Any]:
+def _device_of_interface(
+    machine: Machine, name: str, index: int | None, flags: int
+) -> dict[str, Any]:
     """Speed, driver and kind out of /sys, which may belong to another network namespace
     than ours.
     """
@@ -505,11 +509,13 @@ def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[
         driver = machine.link(folder + "/device/driver").rsplit("/", 1)[-1]
     except Unread:
         driver = ""
-    kind = _kind(files, name, flags) or ("veth" if ours and _peer(machine, folder) else "virtual")
+    kind = _interface_kind(files, name, flags) or (
+        "veth" if ours and _is_veth(machine, folder) else "virtual"
+    )
     return {"speed": speed if speed > 0 else None, "driver": driver if ours else "", "kind": kind}
 
 
-def _kind(files: list[str], name: str, flags: int) -> str:
+def _interface_kind(files: list[str], name: str, flags: int) -> str:
     """physical, loopback, docker, bridge, veth or tun.
 
     Empty where neither /sys nor the name tells.
@@ -532,7 +538,7 @@ def _kind(files: list[str], name: str, flags: int) -> str:
     return ""
 
 
-def _peer(machine: Machine, folder: str) -> bool:
+def _is_veth(machine: Machine, folder: str) -> bool:
     """A veth names another index than its own in iflink and, unlike VLANs and macvlans,
     no DEVTYPE.
     """
@@ -543,7 +549,7 @@ def _peer(machine: Machine, folder: str) -> bool:
         return False
 
 
-def _default(machine: Machine) -> str:
+def _default_interface(machine: Machine) -> str:
     """The interface of the default route with the lowest metric; of IPv6 where IPv4 has none."""
     rows = [line.split() for line in machine.read("/proc/net/route").splitlines()[1:]]
     routes = sorted(
@@ -584,7 +590,7 @@ def gloo_default(machine: Machine) -> str:
     return gloo_picks(addresses(machine), own_addresses(machine))
 
 
-def _gloo(machine: Machine, own: list[str]) -> str:
+def _gloo_interface(machine: Machine, own: list[str]) -> str:
     entries = addresses(machine)
     if machine.environ.get("GLOO_SOCKET_IFNAME"):
         return gloo_picks_named(entries, machine.environ["GLOO_SOCKET_IFNAME"])
@@ -603,7 +609,10 @@ not its loopback."""
 
 
 def loopback_facts(machine: Machine) -> Iterator[Fact]:
-    """The speed of one TCP stream through this host; on a busy host no number, and the reason."""
+    """The speed of one TCP stream through this host.
+
+    On a busy host no number, and the reason.
+    """
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:
         said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 15)
@@ -613,7 +622,7 @@ def loopback_facts(machine: Machine) -> Iterator[Fact]:
     if isinstance(said, dict):
         lost = said.get("waited")
     if isinstance(lost, float) and lost >= DISTURBED:
-        said = Unread(_busy(machine))
+        said = Unread(_why_busy(machine))
     for name, unit, key in LOOPBACK_FACTS:
         if isinstance(said, Unread):
             yield unread(name, said, unit, source)
@@ -621,7 +630,7 @@ def loopback_facts(machine: Machine) -> Iterator[Fact]:
             yield known(name, said[key], unit, source)
 
 
-def _busy(machine: Machine) -> str:
+def _why_busy(machine: Machine) -> str:
     """Why there is no reference: ``no reference: this host is busy (load 13.6 on 2 cores)``."""
     try:
         load, _, _, wanting = machine.read("/proc/loadavg").split()[:4]

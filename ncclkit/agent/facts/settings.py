@@ -234,13 +234,13 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
     if name in RENAMED:
         yield problem("renamed", name, value, "an old name", "today's name is %s" % RENAMED[name])
     elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in KNOWN:
-        yield from _unknown(name, value)
+        yield from _unknown_problems(name, value)
     elif name in KNOWN and re.fullmatch(r"(['\"]).*\1", value):
         yield problem(
             "value", name, value, "the quotation marks belong to the value", "write it without them"
         )
     elif name in FLAGS | NUMBERS:
-        yield from _integer(name, value)
+        yield from _integer_problems(name, value)
     elif name in TORCH_FLAGS and value.strip().lower() not in TORCH_WORDS:
         what = "no switch value: torch ends with 'Invalid value for environment variable'"
         yield problem("value", name, value, what, "write 0 or 1")
@@ -248,9 +248,9 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
         what = "no number: torch ends with 'Invalid value for environment variable'"
         yield problem("value", name, value, what, "write a whole number")
     elif name in TORCH_NUMBERS:
-        yield from _range(name, value, int(re.findall(r"[-+]?\d{1,20}", value)[0]))
+        yield from _range_problems(name, value, int(re.findall(r"[-+]?\d{1,20}", value)[0]))
     elif name in CHOICES:
-        yield from _choice(name, value)
+        yield from _choice_problems(name, value)
 
 
 def integer(value: str) -> int | None:
@@ -265,7 +265,7 @@ def integer(value: str) -> int | None:
     return int(value, 16 if "x" in value else 10)
 
 
-def _integer(name: str, value: str) -> Iterator[Problem]:
+def _integer_problems(name: str, value: str) -> Iterator[Problem]:
     """Switches and numbers of NCCL and the launcher."""
     found = integer(value)
     switch = name in FLAGS
@@ -277,10 +277,10 @@ def _integer(name: str, value: str) -> Iterator[Problem]:
     elif switch and not -2 <= found <= 2:
         yield problem("value", name, value, "not a switch value", "write 0 or 1")
     else:
-        yield from _range(name, value, found)
+        yield from _range_problems(name, value, found)
 
 
-def _range(name: str, value: str, found: int) -> Iterator[Problem]:
+def _range_problems(name: str, value: str, found: int) -> Iterator[Problem]:
     low, high, why = RANGES.get(name, (found, found, ""))
     if not low <= found <= high:
         yield problem(
@@ -292,7 +292,7 @@ def _range(name: str, value: str, found: int) -> Iterator[Problem]:
         )
 
 
-def _unknown(name: str, value: str) -> Iterator[Problem]:
+def _unknown_problems(name: str, value: str) -> Iterator[Problem]:
     if name.startswith(FAMILIES):
         return
     close = difflib.get_close_matches(name, KNOWN, 1, 0.88)
@@ -315,7 +315,7 @@ def _unknown(name: str, value: str) -> Iterator[Problem]:
         )
 
 
-def _choice(name: str, value: str) -> Iterator[Problem]:
+def _choice_problems(name: str, value: str) -> Iterator[Problem]:
     allowed = CHOICES[name].split()
     if re.fullmatch(r"-?\d+", value.strip()) and not name.startswith("TORCH_D"):
         return  # levels may be numbers
@@ -349,9 +349,9 @@ def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
         name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)
     }
     rows = []
-    for path in _files(machine):
+    for path in _conf_files(machine):
         try:
-            lines = _lines(machine, path)
+            lines = _lines_of_conf(machine, path)
         except Unread as why:
             rows.append(
                 problem(
@@ -362,15 +362,15 @@ def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
         for name, value in lines:
             bare = name.replace("export ", "").strip()
             if bare != name and SCOPE.match(bare):
-                rows.append(_misread(path, name, bare, value))
+                rows.append(_misread_problem(path, name, bare, value))
             elif SCOPE.match(name) and name not in found:
                 found[name] = (value, path)
             elif SCOPE.match(name) and found[name][0] != value:
-                rows.append(_shadowed(path, name, value, found[name][1]))
+                rows.append(_shadowed_problem(path, name, value, found[name][1]))
     return found, rows
 
 
-def _files(machine: Machine) -> list[str]:
+def _conf_files(machine: Machine) -> list[str]:
     """nccl.conf files in the order in which NCCL reads them.
 
     The first one that sets a name wins.
@@ -380,7 +380,7 @@ def _files(machine: Machine) -> list[str]:
     return [machine.absolute(path) for path in (own, "/etc/nccl.conf") if path]
 
 
-def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
+def _lines_of_conf(machine: Machine, path: str) -> list[tuple[str, str]]:
     """The NAME=VALUE lines of one file: only # in the first column is a comment, and blanks count.
 
     None at all where there is no such file, the usual case; raises Unread where it cannot be read.
@@ -394,7 +394,7 @@ def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in pairs]
 
 
-def _misread(path: str, name: str, bare: str, value: str) -> Problem:
+def _misread_problem(path: str, name: str, bare: str, value: str) -> Problem:
     what = "in %s NCCL reads the name as %r, so the line has no effect" % (path, name)
     return problem(
         "misspelt",
@@ -405,6 +405,6 @@ def _misread(path: str, name: str, bare: str, value: str) -> Problem:
     )
 
 
-def _shadowed(path: str, name: str, value: str, winner: str) -> Problem:
+def _shadowed_problem(path: str, name: str, value: str, winner: str) -> Problem:
     what = "set in %s, but %s wins" % (path, winner)
     return problem("shadowed", name, redact.clean(value, name), what, "remove one of the two")

@@ -32,16 +32,20 @@ DRIVER = re.compile(r"libnvidia-ml\.so\.[\d.]+")
 def search(machine: Machine, loaded: Iterable[str] = ()) -> list[dict[str, Any]]:
     """``{path, version, how}`` of each NCCL library, each file once, in the order of preference."""
     rows: dict[str, dict[str, Any]] = {}
-    for how, path in _places(machine, loaded, LIBRARY):
-        real = _real(machine, path)
+    for how, path in _places_of_libraries(machine, loaded, LIBRARY):
+        real = _real_path(machine, path)
         if real not in rows:
-            rows[real] = {"path": path, "version": _version(machine, path, real), "how": how}
+            rows[real] = {
+                "path": path,
+                "version": _library_version(machine, path, real),
+                "how": how,
+            }
     return list(rows.values())
 
 
 def plugins(machine: Machine) -> list[str]:
     """Paths of NCCL plugins on the loader's path."""
-    return sorted({path for _, path in _places(machine, (), PLUGIN)})
+    return sorted({path for _, path in _places_of_libraries(machine, (), PLUGIN)})
 
 
 def driver(machine: Machine) -> str:
@@ -49,14 +53,14 @@ def driver(machine: Machine) -> str:
 
     Raises Unread.
     """
-    for _, path in _places(machine, (), DRIVER):
-        match = re.search(r"\.so\.(\d+\.[\d.]+)$", _real(machine, path))
+    for _, path in _places_of_libraries(machine, (), DRIVER):
+        match = re.search(r"\.so\.(\d+\.[\d.]+)$", _real_path(machine, path))
         if match:
             return match.group(1)
     raise Unread("no libnvidia-ml.so.VERSION on the loader's path")
 
 
-def _places(
+def _places_of_libraries(
     machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]
 ) -> Iterator[tuple[str, str]]:
     """(how, path) of each file whose name matches."""
@@ -65,7 +69,7 @@ def _places(
     for path in re.split(r"[:\s]+", machine.environ.get("LD_PRELOAD", "")):
         if wanted.fullmatch(path.rsplit("/", 1)[-1]):
             yield "LD_PRELOAD", path
-    for how, folder in _folders(machine):
+    for how, folder in _library_folders(machine):
         try:
             names = []
             if folder.startswith("/"):
@@ -76,20 +80,20 @@ def _places(
             yield how, "%s/%s" % (folder.rstrip("/"), name)
 
 
-def _folders(machine: Machine) -> list[tuple[str, str]]:
+def _library_folders(machine: Machine) -> list[tuple[str, str]]:
     """(how, folder) of each place that the loader or a wheel looks in."""
     folders = [
         ("LD_LIBRARY_PATH", folder)
         for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":")
     ]
-    folders += [("wheel", folder + "/nvidia/nccl/lib") for folder in _sites(machine)]
-    folders += [("environment of Python", folder) for folder in _prefix(machine)]
+    folders += [("wheel", folder + "/nvidia/nccl/lib") for folder in _site_folders(machine)]
+    folders += [("environment of Python", folder) for folder in _prefix_folders(machine)]
     return folders + [
-        ("system", folder) for folder in dict.fromkeys([*_configured(machine), *SYSTEM])
+        ("system", folder) for folder in dict.fromkeys([*_configured_folders(machine), *SYSTEM])
     ]
 
 
-def _configured(machine: Machine) -> list[str]:
+def _configured_folders(machine: Machine) -> list[str]:
     """The folders that this system's loader was told of."""
     folder = "/etc/ld.so.conf.d"
     try:
@@ -104,14 +108,14 @@ def _configured(machine: Machine) -> list[str]:
     return [line for line in lines if line.startswith("/")]
 
 
-def _sites(machine: Machine) -> list[str]:
+def _site_folders(machine: Machine) -> list[str]:
     paths: list[str] = machine.call(
         "sys.path", lambda: [path for path in sys.path if path.endswith("-packages")]
     )
     return paths
 
 
-def _prefix(machine: Machine) -> list[str]:
+def _prefix_folders(machine: Machine) -> list[str]:
     """Where conda puts libraries; a recording made before this was asked has none."""
     try:
         return [machine.call("sys.prefix", lambda: sys.prefix) + "/lib"]
@@ -119,16 +123,16 @@ def _prefix(machine: Machine) -> list[str]:
         return []
 
 
-def _real(machine: Machine, path: str) -> str:
+def _real_path(machine: Machine, path: str) -> str:
     """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts
     once.
     """
     done = ""
-    left = _parts(path)
+    left = _path_parts(path)
     links = 0
     while left and links < 40:
         part = left.pop(0)
-        target = _target(machine, "%s/%s" % (done, part))
+        target = _link_target(machine, "%s/%s" % (done, part))
         if part == "..":
             done = done.rpartition("/")[0]
         elif target is None:
@@ -136,18 +140,18 @@ def _real(machine: Machine, path: str) -> str:
         else:
             if target.startswith("/"):
                 done = ""
-            left = _parts(target) + left
+            left = _path_parts(target) + left
             links += 1
     if path.startswith("/"):
         return "/".join([done, *left])
     return path
 
 
-def _parts(path: str) -> list[str]:
+def _path_parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _target(machine: Machine, path: str) -> str | None:
+def _link_target(machine: Machine, path: str) -> str | None:
     """Where a link points; None for what is no link."""
     try:
         return machine.link(path)
@@ -155,7 +159,7 @@ def _target(machine: Machine, path: str) -> str | None:
         return None
 
 
-def _version(machine: Machine, path: str, real: str) -> str | None:
+def _library_version(machine: Machine, path: str, real: str) -> str | None:
     """From the file's name, else the wheel's metadata, else the library itself."""
     match = re.search(r"\.so\.(\d+\.\d+\.\d+)$", real)
     if match:
@@ -254,7 +258,7 @@ def software_facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
     )
     yield attempt(
         "software.frameworks",
-        lambda: machine.call("packages", _packages),
+        lambda: machine.call("packages", _installed_frameworks),
         source="importlib.metadata",
     )
     yield attempt(
@@ -273,10 +277,10 @@ def software_facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
             yield known(name, said[key], source="import torch")
         else:
             yield unread(name, "this torch has none" if said else why, source="import torch")
-    yield from _nccl(machine, said)
+    yield from _nccl_facts(machine, said)
 
 
-def _packages() -> dict[str, str]:
+def _installed_frameworks() -> dict[str, str]:
     """The versions of well-known frameworks that are installed; nothing is imported."""
     found = {}
     for name in FRAMEWORKS:
@@ -287,7 +291,7 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _nccl(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
+def _nccl_facts(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     """Which NCCL wins: what torch has loaded, else the preloaded or the only one."""
     loaded = said.get("libraries", ())
     found = attempt("software.nccl.libraries", lambda: search(machine, loaded), source=SEARCHED)
@@ -296,10 +300,10 @@ def _nccl(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     if rows is None:
         yield unread("software.nccl", found["why"], source=SEARCHED)
     else:
-        yield _winner(rows, said)
+        yield _winning_fact(rows, said)
 
 
-def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
+def _winning_fact(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
     for how in ("loaded by torch", "LD_PRELOAD"):
         for row in rows:
             if row["how"] == how and row["version"]:

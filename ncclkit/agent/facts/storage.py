@@ -19,10 +19,10 @@ def storage_facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
     as it may hang.
     """
     for label, path in paths.items():
-        yield from _folder(machine, label, path)
+        yield from _folder_facts(machine, label, path)
 
 
-def _folder(machine: Machine, label: str, path: str) -> Iterator[Fact]:
+def _folder_facts(machine: Machine, label: str, path: str) -> Iterator[Fact]:
     name = "storage.%s." % label
     source = "statvfs and small writes in %s" % path
     try:

@@ -61,8 +61,9 @@ def socket_interfaces(values: Mapping[str, str], entries: network.Entries) -> It
 
 
 def rdma_devices(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
-    """RDMA devices that do not exist or whose ports are down, and rows of the GID table that are
-    empty.
+    """RDMA devices that are missing or down, and rows of GIDs that are empty.
+
+    A device is down where its ports are.
     """
     having = sorted({port["device"] for port in ports})
     if values.get("NCCL_NET", "").upper() == "IB" and not having:
@@ -75,15 +76,15 @@ def rdma_devices(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
         )
     wanted = values.get("NCCL_IB_HCA", "")
     if wanted:
-        yield from _hca(wanted, ports, having)
+        yield from _hca_problems(wanted, ports, having)
     index = values.get("NCCL_IB_GID_INDEX", "").strip()
     if is_whole(index):
-        yield from _gid(
+        yield from _gid_problems(
             index, [port for port in ports if network.accepts(wanted, port["device"], port["port"])]
         )
 
 
-def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
+def _hca_problems(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
     items = [item.split(":")[0] for item in wanted.lstrip("^=").split(",") if item]
     absent = [item for item in items if not any(device.startswith(item) for device in having)]
     taken = [port for port in ports if network.accepts(wanted, port["device"], port["port"])]
@@ -111,7 +112,7 @@ def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
         )
 
 
-def _gid(index: str, ports: Ports) -> Iterator[Problem]:
+def _gid_problems(index: str, ports: Ports) -> Iterator[Problem]:
     """RoCE only: InfiniBand does well with row 0."""
     for port in ports:
         if port["state"] != "ACTIVE" or port["link_layer"] != "Ethernet":
@@ -160,7 +161,7 @@ def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem
     for name in sorted(FILES & set(values)):
         for path in re.split(r"[:\s]+", values[name]) if name == "LD_PRELOAD" else [values[name]]:
             folder, _, file = path.rpartition("/")
-            if path.startswith("/") and _absent(machine, folder or "/", file):
+            if path.startswith("/") and _is_absent(machine, folder or "/", file):
                 what = (
                     "there is no file %s, which is ignored without a warning or ends the job" % path
                 )
@@ -168,14 +169,18 @@ def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem
     for name in sorted(WRITTEN & set(values)):
         folder = values[name].rpartition("/")[0]
         parent, _, last = folder.rpartition("/")
-        if folder.startswith("/") and "%" not in folder and _absent(machine, parent or "/", last):
+        if (
+            folder.startswith("/")
+            and "%" not in folder
+            and _is_absent(machine, parent or "/", last)
+        ):
             what = "there is no folder %s, so nothing can be written there" % folder
             yield problem(
                 "path", name, values[name], what, "make the folder on every host, or choose another"
             )
 
 
-def _absent(machine: Machine, folder: str, name: str) -> bool:
+def _is_absent(machine: Machine, folder: str, name: str) -> bool:
     """Certainly not there; what may not be looked at counts as there."""
     try:
         return not machine.names(folder, re.escape(name))
@@ -267,9 +272,14 @@ BOUNDS = (
 
 
 def check_together(values: Values, rdma: bool) -> Iterator[Problem]:
-    """Rows of every rule that these settings break; `rdma`: this host has an active RDMA port."""
+    """Rows of every rule that these settings break.
+
+    `rdma`: this host has an active RDMA port.
+    """
     for kind, name, own, other, theirs in RULES:
-        if _is(values, name, own) and re.fullmatch(theirs, values.get(other, "").strip(), re.I):
+        if _value_is(values, name, own) and re.fullmatch(
+            theirs, values.get(other, "").strip(), re.I
+        ):
             if values.get(other):
                 against = "%s=%s" % (other, values[other])
             else:
@@ -283,17 +293,17 @@ def check_together(values: Values, rdma: bool) -> Iterator[Problem]:
                 hint = "set %s too, or unset this" % other
             yield problem(kind, name, values[name], "%s with %s" % (what, against), hint)
     for name, (own, why) in HARMFUL.items():
-        if _is(values, name, own) and (rdma or name not in HARMFUL_WITH_RDMA):
+        if _value_is(values, name, own) and (rdma or name not in HARMFUL_WITH_RDMA):
             yield problem("harmful", name, values[name], "costs speed or hides faults", why)
-    yield from _numbers(values)
+    yield from _number_problems(values)
     yield from _several_hosts(values)
 
 
-def _is(values: Values, name: str, pattern: str) -> bool:
+def _value_is(values: Values, name: str, pattern: str) -> bool:
     return name in values and bool(re.fullmatch(pattern, values[name].strip(), re.I))
 
 
-def _numbers(values: Values) -> Iterator[Problem]:
+def _number_problems(values: Values) -> Iterator[Problem]:
     """RANK outside WORLD_SIZE, a minimum above its maximum, too many sockets."""
     known = {name: integer(value) for name, value in values.items() if name in settings.NUMBERS}
     numbers = {name: value for name, value in known.items() if value is not None}
@@ -389,7 +399,7 @@ def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:
         ports = network.rdma_ports(machine)
         rows += rdma_devices(values, ports)
     except Unread as why:
-        rows += _unchecked(
+        rows += _unchecked_problems(
             values,
             ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX"),
             "the RDMA devices could not be read: %s" % why,
@@ -401,11 +411,11 @@ def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:
         rows += socket_interfaces(values, network.addresses(machine))
     except Unread as why:
         names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-        rows += _unchecked(values, names, "the interfaces could not be read: %s" % why)
-    return [_placed(row, set_here[row["name"]][1]) for row in rows]
+        rows += _unchecked_problems(values, names, "the interfaces could not be read: %s" % why)
+    return [_placed_problem(row, set_here[row["name"]][1]) for row in rows]
 
 
-def _unchecked(values: Mapping[str, str], names: Iterable[str], why: str) -> list[Problem]:
+def _unchecked_problems(values: Mapping[str, str], names: Iterable[str], why: str) -> list[Problem]:
     return [
         settings.problem("unchecked", name, values[name], why, "")
         for name in names
@@ -413,7 +423,7 @@ def _unchecked(values: Mapping[str, str], names: Iterable[str], why: str) -> lis
     ]
 
 
-def _placed(row: Problem, source: str) -> Problem:
+def _placed_problem(row: Problem, source: str) -> Problem:
     """The row without secrets; one about a file's line says which file."""
     if source == "environment":
         hint = row["hint"]

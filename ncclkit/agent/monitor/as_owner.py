@@ -17,8 +17,9 @@ MOST_FILES = 32
 
 
 def read_named_files(pid, paths, seconds):
-    """({path: text}, where the process prints to, why nothing was read) with the rights of its
-    owner.
+    """({path: text}, where the process prints to, why nothing was read).
+
+    With the rights of its owner.
 
     Only regular files; of each path that its owner may not read the text is "".
     """
@@ -40,8 +41,9 @@ def is_stranger(pid):
 
 
 def prefix(pid):
-    """The words before a command that let it read a process and, beside that, what its owner may;
-    [] of our own.
+    """The words before a command that let it read a process.
+
+    And, beside that, what its owner may; [] of our own.
     """
     if is_stranger(pid):
         return _script("run", pid)

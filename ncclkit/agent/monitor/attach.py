@@ -87,8 +87,9 @@ def collect_and_sample(
     follow=0.0,
     timeout=TIMEOUT,
 ):
-    """Collect evidence of a job that ncclkit did not start (see `collect`), and sample
-    ``telemetry.jsonl`` meanwhile.
+    """Collect evidence of a running job, and sample ``telemetry.jsonl`` meanwhile.
+
+    Of a job that ncclkit did not start (see `collect`).
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number
     where several write into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders
@@ -117,10 +118,10 @@ def collect_and_sample(
         _watch_longer(taken, until - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        problems += _keep(folder, attached, ranks, taken, gpus, until - spare, rows)
+        problems += _write_ranks(folder, attached, ranks, taken, gpus, until - spare, rows)
         if kernels or dump:
-            problems += _debug(folder, ranks, (kernels, dump), taken.texts, gpus, until)
-            problems += _keep(folder, attached, ranks, taken, gpus, until, rows)
+            problems += _ask_debuggers(folder, ranks, (kernels, dump), taken.texts, gpus, until)
+            problems += _write_ranks(folder, attached, ranks, taken, gpus, until, rows)
         return list(dict.fromkeys(problems))
 
     until = time.monotonic() + timeout - OVERHEAD + PER_FURTHER_RANK * max(0, len(ranks) - 8)
@@ -142,7 +143,7 @@ def _watch_longer(taken, until):
         taken.take(end + AGAIN)
 
 
-def _debug(folder, ranks, which, texts, gpus, until):
+def _ask_debuggers(folder, ranks, which, texts, gpus, until):
     """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again.
 
     Returns what is missing.
@@ -158,7 +159,7 @@ def _debug(folder, ranks, which, texts, gpus, until):
     return problems + (gpus.ask_again(until) if kernels else [])
 
 
-def _keep(folder, name, ranks, taken, gpus, until, rows):
+def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
     """Write what the ranks of this host do, and who should be here; returns what is missing.
 
     rows: those of before a debugger came, which are brought up to date.
@@ -231,7 +232,7 @@ def collect(folder, ranks, read, until=None, node=""):
         and not all(map(processes.may_read, ranks.values()))
         or any(map(REFUSED.search, problems))
     ):
-        problems.append(_permission(ranks.values()))
+        problems.append(_why_refused(ranks.values()))
     problems += gpus.wait()
     unanswered = polls.wait()
     if unanswered and any(
@@ -262,7 +263,9 @@ def crash_handlers(folder, ranks):
             processes.signal_one(ranks[rank], signal.SIGUSR1)
         problems = []
         for rank in asked:
-            silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
+            silent = not _wait_for_file(
+                os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0
+            )
             if silent and processes.is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
@@ -277,7 +280,7 @@ def crash_handlers(folder, ranks):
                 problems += [problem] if problem else []
         # last: what is slow there, a driver that waits for a call still being made, is slow itself
         for rank in asked:
-            if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
+            if not _wait_until_whole(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
                 problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
         return problems
 
@@ -300,7 +303,10 @@ class Gpus:
         self.thread.start()
 
     def wait(self):
-        """Why there is no report in the folder; nothing where there is one, or no driver."""
+        """Why there is no report in the folder.
+
+        Nothing where there is one, or no driver.
+        """
         self.thread.join(max(0.0, self.until - time.monotonic()) + 2 * GRACE)
         return self.problems
 
@@ -326,7 +332,7 @@ CONTAINER = (
 )
 
 
-def _permission(pids):
+def _why_refused(pids):
     """Why stacks of processes were refused, and how to allow it."""
     others = sorted({processes.owner(pid) for pid in pids} - {os.geteuid(), -1})
     if others:
@@ -358,7 +364,7 @@ def _permission(pids):
     )
 
 
-def _appears(path, until):
+def _wait_for_file(path, until):
     while time.monotonic() < until:
         if os.path.exists(path):
             return True
@@ -366,7 +372,7 @@ def _appears(path, until):
     return os.path.exists(path)
 
 
-def _written(path, pid, until):
+def _wait_until_whole(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
     while os.path.exists(path + ".part") and processes.is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)

@@ -157,7 +157,10 @@ def dump(folder, ranks, until, texts):
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
         said = list(
             pool.map(
-                lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks
+                lambda rank: _write_dump_of_rank(
+                    folder, rank, ranks[rank], until, texts.get(rank, "")
+                ),
+                ranks,
             )
         )
     problems = [problem for problem in said if problem]
@@ -166,7 +169,7 @@ def dump(folder, ranks, until, texts):
     return []
 
 
-def _one(folder, rank, pid, until, text):
+def _write_dump_of_rank(folder, rank, pid, until, text):
     owner = processes.owner(pid)
     if owner < 0:
         return "rank %d has ended" % rank
@@ -197,7 +200,7 @@ PIPE_ONLY = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLO
 """How what stands where a pipe should is opened: whatever else it is stays as it is."""
 
 
-def _pipe(rank, pid, seconds, text):
+def _dump_by_pipe(rank, pid, seconds, text):
     """(bytes that torch wrote, why there are none) after a write to the named pipe of the rank."""
     variables = processes.environ(pid)
     prefix = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
@@ -214,11 +217,11 @@ def _pipe(rank, pid, seconds, text):
         home + "nccl_trace_rank_",
         "/tmp/nccl_trace_rank_",
     ]
-    places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
+    places = [_path_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
     begun = time.monotonic()
-    before = {place: _written(place) for place in places}
+    before = {place: _time_written(place) for place in places}
     try:
-        pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), PIPE_ONLY)
+        pipe = os.open(_path_inside(pid, "%s%d.pipe" % (prefix, rank)), PIPE_ONLY)
     except OSError as error:
         return b"", error.strerror
     with open(pipe, "wb", buffering=0) as out:
@@ -226,15 +229,15 @@ def _pipe(rank, pid, seconds, text):
             return b"", "%s%d.pipe is not a pipe, so nothing was written to it" % (prefix, rank)
         out.write(b"1\n")
     while time.monotonic() - begun < seconds:
-        new = next((place for place in places if _written(place) != before[place]), None)
+        new = next((place for place in places if _time_written(place) != before[place]), None)
         if new is not None:
-            written = _whole(new, begun + seconds)
+            written = _whole_file(new, begun + seconds)
             return written, "" if written else "torch wrote nothing"
         time.sleep(0.1)
     return b"", "torch wrote nothing"
 
 
-def _whole(path, until):
+def _whole_file(path, until):
     """What is in a file that a process writes just now.
 
     Once it has grown and grows no more, or at the deadline.
@@ -244,33 +247,33 @@ def _whole(path, until):
     while time.monotonic() < until and (size == 0 or size != known):
         time.sleep(0.3)
         size, known = os.path.getsize(path), size
-    return _read(path)
+    return _read_dump(path)
 
 
-def _inside(pid, path):
+def _path_inside(pid, path):
     """A path as the process sees it, which may be in a container."""
     if os.path.isabs(path):
         return "/proc/%d/root%s" % (pid, path)
     return "/proc/%d/cwd/%s" % (pid, path)
 
 
-def _written(path):
+def _time_written(path):
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
         return 0
 
 
-def _read(path):
+def _read_dump(path):
     with open(path, "rb") as source:
         return source.read(LARGEST)
 
 
-def _server(rank, pid, seconds, text):
+def _dump_by_server(rank, pid, seconds, text):
     """(the dump that torch's debug server gives, why there is none)."""
     problem = ""
     store = processes.environ(pid).get("MASTER_PORT", "")
-    for port in _ports(pid):
+    for port in _listening_ports(pid):
         if str(port) == store:
             continue
         link = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds / 2)
@@ -292,7 +295,7 @@ def _server(rank, pid, seconds, text):
     return b"", problem
 
 
-def _ports(pid):
+def _listening_ports(pid):
     """Ports on which a process listens at all addresses, as torch's debug server does and gloo and
     NCCL do not.
     """
@@ -306,14 +309,17 @@ def _ports(pid):
     return found
 
 
-def _script(pid, rank):
+def _script_folder(pid, rank):
     """(a folder that only this user and the process see, as we see it, as the process does)."""
     base = next(
-        (place for place in ("/tmp", "/dev/shm") if os.access(_inside(pid, place), os.W_OK)), ""
+        (place for place in ("/tmp", "/dev/shm") if os.access(_path_inside(pid, place), os.W_OK)),
+        "",
     )
     if not base:
         return "", ""
-    seen = _inside(pid, base)  # which goes with the process, and what is in the folder would stay
+    seen = _path_inside(
+        pid, base
+    )  # which goes with the process, and what is in the folder would stay
     ours = tempfile.mkdtemp(prefix="ncclkit_", dir=base if os.path.samefile(seen, base) else seen)
     theirs = os.path.join(base, os.path.basename(ours))
     with open(os.path.join(ours, "dump.py"), "w") as out:
@@ -321,14 +327,14 @@ def _script(pid, rank):
     return ours, theirs
 
 
-def _answered(folder):
+def _has_answered(folder):
     return os.path.exists(folder + "/fr") or os.path.exists(folder + "/fr.none")
 
 
-def _answer(folder):
+def _read_answer(folder):
     """(the dump that `CODE` wrote, ""); raises Final with its reason where it wrote none."""
     if os.path.exists(folder + "/fr"):
-        return _read(folder + "/fr"), ""
+        return _read_dump(folder + "/fr"), ""
     raise Final(processes.read_text(folder + "/fr.none", 200))
 
 
@@ -345,7 +351,7 @@ def _remote_exec(rank, pid, seconds, text):
     )
     if version is None or int(version[1]) < 14:
         return b"", ""
-    ours, theirs = _script(pid, rank)
+    ours, theirs = _script_folder(pid, rank)
     if not ours:
         return b"", "there is no folder that the process can read"
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
@@ -359,53 +365,53 @@ def _remote_exec(rank, pid, seconds, text):
         if done.returncode:
             return b"", (done.stderr.strip().splitlines() or ["it failed"])[-1]
         asked = True
-        while not _answered(ours):
+        while not _has_answered(ours):
             if time.monotonic() - begun > seconds:
                 return b"", "its main thread came to no safe point"
             time.sleep(0.05)
-        return _answer(ours)
+        return _read_answer(ours)
     except (OSError, subprocess.TimeoutExpired) as error:
         return b"", str(error)
     finally:
-        if asked and not _answered(ours):
+        if asked and not _has_answered(ours):
             with open(ours + "/dump.py", "w"):
                 pass  # should the thread come there later, it finds a script that does nothing
         else:
             shutil.rmtree(ours, ignore_errors=True)
 
 
-def _ptrace(rank, pid, seconds, text):
+def _dump_by_ptrace(rank, pid, seconds, text):
     """(the dump, why there is none) by a thread that is begun in the process without a debugger."""
     until = time.monotonic() + seconds
-    _shut(rank, pid, text, until)
-    ours, theirs = _script(pid, rank)
+    _raise_if_shut(rank, pid, text, until)
+    ours, theirs = _script_folder(pid, rank)
     if not ours:
         return b"", "there is no folder that the process can read"
     try:
         # begun late, as when a thread has the GIL, it finds nothing more to do
         remote_thread.begin(
-            pid, "__import__('os').path.exists('%s') and %s" % (theirs, _line(theirs))
+            pid, "__import__('os').path.exists('%s') and %s" % (theirs, _line_of_python(theirs))
         )
-        while not _answered(ours):
+        while not _has_answered(ours):
             if time.monotonic() > until:
                 raise Final(
                     "the thread that makes the dump did not end in %.0f s; %s"
                     % (seconds, MORE_TIME)
                 )
             time.sleep(0.02)
-        return _answer(ours)
+        return _read_answer(ours)
     except remote_thread.ThreadRefused as error:
         return b"", str(error)
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 
 
-def _line(folder):
+def _line_of_python(folder):
     """Python that runs `CODE` and leaves no name behind in the program."""
     return "exec(open('%s/dump.py').read(), {})" % folder
 
 
-def _shut(rank, pid, text, until):
+def _raise_if_shut(rank, pid, text, until):
     """Raise Final where no call into Python would come back."""
     if processes.process_state(pid) in ("T", "t"):
         raise Final("it is stopped")
@@ -413,7 +419,7 @@ def _shut(rank, pid, text, until):
         raise Final("a thread holds the GIL, and no call would come back")
 
 
-def _gdb(rank, pid, seconds, text):
+def _dump_by_gdb(rank, pid, seconds, text):
     """(the dump, why there is none) by a debugger that calls three functions of Python."""
     programs = [program for program in (shutil.which("gdb"), cuda_gdb()) if program]
     if not programs:
@@ -421,7 +427,7 @@ def _gdb(rank, pid, seconds, text):
     until = time.monotonic() + seconds
     found = b""
     problem = ""
-    _shut(rank, pid, text, until)
+    _raise_if_shut(rank, pid, text, until)
     for program in programs:
         problem = refusal(program) or problem
         if refusal(program):
@@ -432,7 +438,7 @@ def _gdb(rank, pid, seconds, text):
                 ATTACH_NEEDS,
                 MORE_TIME,
             )
-        found, problem = _called(program, rank, pid, until - time.monotonic())
+        found, problem = _dump_by_debugger(program, rank, pid, until - time.monotonic())
         if found or REFUSED not in problem:
             break
     return found, problem
@@ -491,9 +497,9 @@ def _holds_gil(rank, pid, text, until):
     return "Has the GIL" in text or "+gil" in text
 
 
-def _called(program, rank, pid, seconds):
+def _dump_by_debugger(program, rank, pid, seconds):
     """(the dump, why there is none) by this debugger."""
-    ours, theirs = _script(pid, rank)
+    ours, theirs = _script_folder(pid, rank)
     if not ours:
         return b"", "there is no folder that the process can read"
     first = ["handle all nostop noprint pass", "set unwindonsignal on"]
@@ -503,7 +509,7 @@ def _called(program, rank, pid, seconds):
     # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
     calls = ["thread 1", *write_check()]
     calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
-    calls += ['call (int) PyRun_SimpleString("%s")' % _line(theirs)]
+    calls += ['call (int) PyRun_SimpleString("%s")' % _line_of_python(theirs)]
     # of a file gdb leaves out what follows an error
     with open(ours + "/permitted", "w") as out:
         out.write("\n".join(calls) + "\n")
@@ -520,12 +526,12 @@ def _called(program, rank, pid, seconds):
     until = time.monotonic() + seconds
     try:
         command = [program, "-nx", "-batch", *before, "-p", str(pid), *after]
-        said = debugged(command, until, lambda: _answered(ours), ours + "/permitted")
+        said = debugged(command, until, lambda: _has_answered(ours), ours + "/permitted")
         called = re.search(r"(?m)^\$\d+ = 0$", said)
-        while called and not _answered(ours) and time.monotonic() < until:
+        while called and not _has_answered(ours) and time.monotonic() < until:
             time.sleep(0.05)
-        if _answered(ours):
-            return _answer(ours)
+        if _has_answered(ours):
+            return _read_answer(ours)
         if called:
             return b"", "the thread that makes the dump did not end in %.0f s; %s" % (
                 seconds,
@@ -604,10 +610,10 @@ def debugged(command, until, answered=lambda: False, script=""):
 
 
 METHODS = {
-    "pipe": _pipe,
-    "server": _server,
+    "pipe": _dump_by_pipe,
+    "server": _dump_by_server,
     "remote_exec": _remote_exec,
-    "ptrace": _ptrace,
-    "gdb": _gdb,
+    "ptrace": _dump_by_ptrace,
+    "gdb": _dump_by_gdb,
 }
 """Method → its function, the mildest first."""

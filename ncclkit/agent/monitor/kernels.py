@@ -59,7 +59,10 @@ class Kernels:
         return [problem for problem in problems if problem]
 
     def ask_again(self, until):
-        """As `ask`, of the ranks that answered, where as much time is left as that took."""
+        """As `ask`, of the ranks that answered.
+
+        Where as much time is left as that took.
+        """
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
         left = until - time.monotonic()
         least = self.took + STOP_BEFORE

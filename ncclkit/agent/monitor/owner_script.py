@@ -33,7 +33,10 @@ class NotAllowed(Exception):
 
 
 def main(words):
-    """``read PID`` with a JSON list of paths as input, or ``run PID PROGRAM ARGUMENT …``."""
+    """``read PID`` with a JSON list of paths as input.
+
+    Or ``run PID PROGRAM ARGUMENT …``.
+    """
     verb = words[0]
     pid = int(words[1])
     command = words[2:]
@@ -50,8 +53,9 @@ def main(words):
 
 
 class Process:
-    """A process by one descriptor of its folder in /proc, so that no later one of its number is
-    meant.
+    """A process by one descriptor of its folder in /proc.
+
+    So that no later one of its number is meant.
     """
 
     def __init__(self, pid):
@@ -68,7 +72,10 @@ class Process:
         return os.readlink(name, dir_fd=self.folder)
 
     def handle(self, name):
-        """A descriptor of what one of its links leads to, by which nothing is read or woken."""
+        """A descriptor of what one of its links leads to.
+
+        By it nothing is read or woken.
+        """
         return os.open(name, os.O_PATH, dir_fd=self.folder)
 
 
@@ -214,7 +221,10 @@ def _opened(descriptors, handle):
 
 
 def run_tool(process, command, parent):
-    """Become a tool that reads the memory of a process and files as its owner; does not return."""
+    """Become a tool that reads a process and files as its owner.
+
+    Of the process its memory; does not return.
+    """
     ours = own_rights()
     capabilities = 1 << CAP_SYS_PTRACE
     if process.link("ns/mnt") != os.readlink("/proc/self/ns/mnt"):

@@ -29,8 +29,9 @@ def own_files(frames):
 
 
 def sources(texts, frames):
-    """What the program of a process says of the lines in its stack, and of the branches in their
-    files.
+    """What a process's program says of the lines in its stack.
+
+    And of the branches in their files.
 
     texts: {path: source} of its `own_files`, as here everywhere.
     """
@@ -105,8 +106,9 @@ def source_line(texts, path, line, func="", called=()):
 
 
 def targets(texts, path, line):
-    """The variables of the loops around a line of a process, outermost first, less those that
-    number ranks.
+    """The variables of the loops around a line of a process, outermost first.
+
+    Less those that number ranks.
     """
     around = [
         node for node in _nodes(texts.get(path, "")) if isinstance(node, (ast.For, ast.AsyncFor))
@@ -119,7 +121,9 @@ def targets(texts, path, line):
 
 
 def conditions(source, line, called=()):
-    """The conditions on the rank under which a line of a program is reached, the innermost first.
+    """The conditions on the rank under which a line is reached.
+
+    Of a program; the innermost first.
 
     called: functions that were called from the line.  They decide where a condition and what
     depends on it stand in one line; where they do not, the condition is left out.

@@ -114,8 +114,9 @@ class _Ended(Exception):
 
 
 def begin(pid, line):
-    """Begin a thread in a process that runs a line of Python, and does not wait for it; raises
-    ThreadRefused.
+    """Begin a thread in a process that runs a line of Python.
+
+    It does not wait for it; raises ThreadRefused.
 
     Nobody else of this process may wait for that one meanwhile, as a parent does that polls its
     child: that it has stopped is said to one of them alone.

@@ -110,8 +110,9 @@ class Snapshots:
         return python_stack(rank, self.ranks[rank], until, numbers=True)
 
     def follow(self, seconds):
-        """Return as soon as a rank has ended, or has stood in one place for so long without once
-        being switched to.
+        """Return as soon as a rank has ended, or has stood still.
+
+        It stood in one place for so long without once being switched to.
         """
         pause = seconds / STANDSTILL
         stood = dict.fromkeys(self.ranks, 0)
@@ -131,7 +132,10 @@ class Snapshots:
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def standing(self):
-        """Ranks that every snapshot shows at one place: in a hang, or in a long step."""
+        """Ranks that every snapshot shows at one place.
+
+        In a hang, or in a long step.
+        """
         return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
 
     def _stands(self, rank, rows):
@@ -192,8 +196,9 @@ class Snapshots:
         )
 
     def row(self, rank, until):
-        """(what is known of one rank, its program and its output, why some of that is not) until
-        this moment.
+        """(what is known of one rank, its program and its output, why not more).
+
+        Until this moment.
         """
         if rank in self.details:
             return self.details[rank], ""
@@ -248,8 +253,9 @@ def main_thread(text):
 
 
 def without_locals(said):
-    """(what py-spy prints less all variables, (frame, its whole numbers by name) of the main
-    thread).
+    """(what py-spy prints less all variables, whole numbers of the main thread).
+
+    The numbers as (frame, its whole numbers by name).
     """
     kept, frames, is_main = [], [], False  # type: ignore[var-annotated]
     for line in said.split("\n"):
@@ -296,8 +302,9 @@ def find_tool(name):
 
 
 def python_stack(rank, pid, until, numbers=False):
-    """(what py-spy prints, with variables where `numbers` are wanted and it can; why there is
-    nothing).
+    """(what py-spy prints, why there is nothing).
+
+    With variables where `numbers` are wanted and it can.
     """
     program, places = find_tool("py-spy")
     if program is None:
@@ -483,7 +490,10 @@ def _tasks(pid):
 
 
 def wakeups_per_second(rows):
-    """How often a second the main thread was woken, between the first `counters` and the last."""
+    """How often a second the main thread was woken.
+
+    Between the first `counters` and the last.
+    """
     known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return 0.0
@@ -575,8 +585,9 @@ MOST_RANKS = 1024
 
 
 def expected_ranks(pids):
-    """The ranks that the launcher has started on this host, as the environment of its processes
-    says; [] if unknown.
+    """The ranks that the launcher has started on this host; [] if unknown.
+
+    As the environment of its processes says.
     """
     found = set()  # type: set[int]
     for pid in pids:

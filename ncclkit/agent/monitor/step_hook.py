@@ -68,7 +68,10 @@ class Finder(importlib.abc.MetaPathFinder):
         self.wanted = dict(wanted)
 
     def find_spec(self, name, path=None, target=None):
-        """The spec that the others find, of a module that is waited for; None for all others."""
+        """The spec that the others find, of a module that is waited for.
+
+        None for all others.
+        """
         then = self.wanted.pop(name, None)
         # of this name we have nothing to say any more
         spec = None

@@ -98,7 +98,7 @@ class Sampler:
         """The last row that nvidia-smi has said of each GPU."""
         rows = []
         for line in self.smi.lines():
-            rows.append([_number(cell) for cell in line.split(b",")])
+            rows.append([_number_of_cell(cell) for cell in line.split(b",")])
         for row in rows:
             if len(row) == len(QUERY) and row[0] is not None and 0 <= row[0] < MOST_GPUS:
                 self.gpus[row[0]] = row[1:]
@@ -111,7 +111,7 @@ class Sampler:
             return {}
         now = {
             "cores": self.cores,
-            "load": _number(processes.read_text("/proc/loadavg").split(" ", 1)[0]),
+            "load": _number_of_cell(processes.read_text("/proc/loadavg").split(" ", 1)[0]),
         }
         family = [os.getpid(), *processes.descendants(os.getpid())]
         used = self.others.take(family)
@@ -131,16 +131,16 @@ class Sampler:
         """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the
         last sample.
         """
-        cpu = _cpu()
-        net = _traffic()
+        cpu = _cpu_ticks()
+        net = _traffic_counts()
         moment = time.monotonic()
         before, self.before = self.before, (cpu, net, moment)
-        memory = _table("/proc/meminfo")
+        memory = _numbers_of_table("/proc/meminfo")
         sample = {
             "memory": (memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)) << 10,
             "memory_total": memory.get("MemTotal", 0) << 10,
             "swap": (memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) << 10,
-            "pressure": {name: _pressure(name) for name in ("cpu", "memory", "io")},
+            "pressure": {name: _pressure_share(name) for name in ("cpu", "memory", "io")},
         }
         if before and cpu and before[0] and cpu[1] > before[0][1]:
             sample["cpu"] = round(100 * (1 - (cpu[0] - before[0][0]) / (cpu[1] - before[0][1])), 1)
@@ -215,7 +215,10 @@ class SmiListener:
 
 
 class OtherCores:
-    """Cores that processes use which are none of ours, as a rate since the last sample."""
+    """Cores that processes use which are none of ours.
+
+    As a rate since the last sample.
+    """
 
     def __init__(self):
         self.before = None  # type: tuple[float, float, float] | None
@@ -231,7 +234,7 @@ class OtherCores:
         words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
         if len(words) < 3 or not all(map(is_whole, words)):
             return None
-        now = time.monotonic(), sum(map(int, words)), sum(map(_ticks, family))
+        now = time.monotonic(), sum(map(int, words)), sum(map(_ticks_of_process, family))
         before, self.before = self.before, now
         if before is None or now[0] <= before[0]:
             return None
@@ -239,7 +242,7 @@ class OtherCores:
         return round(max(0.0, everybody - max(0.0, ours)) / TICKS / moment, 2)
 
 
-def _ticks(pid):
+def _ticks_of_process(pid):
     """CPU time of a process and of its children that have ended, in ticks."""
     words = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
     if len(words) > 15:
@@ -248,8 +251,9 @@ def _ticks(pid):
 
 
 def sample_running_job(path, ranks, until):
-    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks
-    have ended.
+    """Sample a job that ncclkit did not start, once a second.
+
+    Until `until` is set or all its ranks have ended.
     """
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
@@ -263,16 +267,17 @@ def sample_running_job(path, ranks, until):
 
 
 def gpus_of(ranks):
-    """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know
-    nothing.
+    """{rank: GPU on which its process computes}, as nvidia-smi says.
+
+    In a container it may know nothing.
     """
-    index = dict(_rows(BUSES))
-    used = {pid: index[bus] for pid, bus in _rows(APPS) if bus in index}
+    index = dict(_rows_of_command(BUSES))
+    used = {pid: index[bus] for pid, bus in _rows_of_command(APPS) if bus in index}
     found = {rank: whole_number(used.get(str(pid), "")) for rank, pid in ranks.items()}
     return {rank: gpu for rank, gpu in found.items() if gpu is not None}
 
 
-def _rows(command):
+def _rows_of_command(command):
     """Lines of two cells; none where the command fails, or does not answer."""
     try:
         reply = run_bounded(command, PATIENCE)
@@ -287,7 +292,7 @@ def _rows(command):
     return [row for row in cells if len(row) == 2]
 
 
-def _number(cell):
+def _number_of_cell(cell):
     try:
         number = float(cell)
     except ValueError:
@@ -298,7 +303,7 @@ def _number(cell):
     return None
 
 
-def _cpu():
+def _cpu_ticks():
     """(idle, total) in ticks since boot; None where it cannot be read."""
     words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
     ticks = whole_numbers(words)
@@ -307,24 +312,24 @@ def _cpu():
     return None
 
 
-def _table(path):
+def _numbers_of_table(path):
     """``Name:  123 kB`` lines as numbers."""
     rows = (line.split() for line in processes.read_text(path).splitlines())
     return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and is_whole(row[1])}
 
 
-def _pressure(name):
+def _pressure_share(name):
     """Share of the last 10 s in which some task waited for it, in %.
 
     None where the kernel does not tell.
     """
     text = processes.read_text("/proc/pressure/" + name).partition("avg10=")[2]
     if text:
-        return _number(text.split(" ", 1)[0])
+        return _number_of_cell(text.split(" ", 1)[0])
     return None
 
 
-def _traffic():
+def _traffic_counts():
     """{interface: (received, sent)} in bytes since boot."""
     found = {}
     for line in processes.read_text("/proc/net/dev").splitlines()[2:]:

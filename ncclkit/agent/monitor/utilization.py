@@ -78,7 +78,10 @@ class Utilization:
 
 
 def seconds_runnable(pid):
-    """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
+    """Seconds that the main thread of a process ran, or waited for a core.
+
+    None when it is gone.
+    """
     times = processes.read_text("/proc/%d/schedstat" % pid).split()
     if len(times) > 1:
         return (int(times[0]) + int(times[1])) / 1e9
@@ -105,15 +108,17 @@ class Scheduling:
         self.totals = {}  # type: dict[int, list[float]]
 
     def take(self, families):
-        """{rank: [most processes at once, cores they may use, s run, s in a run queue, involuntary
-        context switches]}.
+        """{rank: what the scheduler counted of its processes}.
+
+        [most processes at once, cores they may use, s run, s in a run queue, involuntary context
+        switches].
 
         families: {rank: its process, then all others}.  Of each process its main thread is counted,
         which is the one that loads data.  Ranks that the kernel shows nothing about are left out.
         """
         for rank, pids in families.items():
-            counted = {pid: found for pid in pids if (found := _counted(pid))}
-            cores = _cores(pids[0])
+            counted = {pid: found for pid in pids if (found := _scheduling_counts(pid))}
+            cores = _usable_cores(pids[0])
             if not counted or not cores:
                 continue
             total = self.totals.setdefault(rank, [0, 0, 0.0, 0.0, 0])
@@ -128,7 +133,7 @@ class Scheduling:
                 for rank, (most, cores, ran, waited, off) in self.totals.items()}  # fmt: skip
 
 
-def _counted(pid):
+def _scheduling_counts(pid):
     """(s run, s waited for a core, times taken off it) of a process's main thread; None where it
     cannot be read.
     """
@@ -143,7 +148,7 @@ def _counted(pid):
     return int(times[0]) / SECOND, int(times[1]) / SECOND, int(status[0])
 
 
-def _cores(pid):
+def _usable_cores(pid):
     """How many cores the process may use; 0 when it is gone."""
     try:
         return len(os.sched_getaffinity(pid))
@@ -176,10 +181,10 @@ def traffic():
     Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is
     left out, never zero.
     """
-    known = _sockets()
+    known = _tcp_sockets()
     if known is None:
         return None
-    return {inode: _moved(info) for inode, (_, info) in known.items()}
+    return {inode: _bytes_moved(info) for inode, (_, info) in known.items()}
 
 
 def seconds_without_traffic(pids):
@@ -188,13 +193,13 @@ def seconds_without_traffic(pids):
 
     A process without such a connection is left out, as is every one where the kernel does not tell.
     """
-    known = _sockets() or {}
+    known = _tcp_sockets() or {}
     found = {}
     for pid in pids:
         store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
         own = [known[inode] for inode in inodes(pid) if inode in known]
         # one that listens has no other end
-        ages = [_since(info) for ports, info in own if ports[1] and store not in ports]
+        ages = [_seconds_since(info) for ports, info in own if ports[1] and store not in ports]
         if ages:
             found[pid] = min(ages)
     return found
@@ -212,7 +217,7 @@ def inodes(pid):
     ]
 
 
-def _sockets():
+def _tcp_sockets():
     """{inode: (ports, ``tcp_info``)} of all connected TCP sockets.
 
     None where the kernel refuses, or is silent.
@@ -222,13 +227,13 @@ def _sockets():
         for family in (socket.AF_INET, socket.AF_INET6):
             with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
                 link.settimeout(PATIENCE)
-                found.update(_ask(link, family))
+                found.update(_ask_kernel(link, family))
     except (OSError, struct.error):
         return None
     return found
 
 
-def _ask(link, family):
+def _ask_kernel(link, family):
     """Yield (inode, (ports, ``tcp_info``)) of all connected sockets of one family.
 
     Raises OSError on a refusal.
@@ -246,13 +251,13 @@ def _ask(link, family):
             if length < 16 + BODY:
                 raise OSError("the kernel's answer is an error")
             inode = struct.unpack_from("<I", page, 16 + BODY - 4)[0]
-            info = _info(page[16 + BODY : length])
+            info = _tcp_info(page[16 + BODY : length])
             if inode and info:
                 yield inode, (struct.unpack_from(">HH", page, 16 + 4), info)
             page = page[(length + 3) & ~3 :]
 
 
-def _info(attributes):
+def _tcp_info(attributes):
     """The ``tcp_info`` of a socket's attributes; None without one that is long enough."""
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("<HH", attributes)
@@ -262,11 +267,11 @@ def _info(attributes):
     return None
 
 
-def _moved(info):
+def _bytes_moved(info):
     """(bytes sent, bytes received)."""
     return struct.unpack_from("<QQ", info, ACKED)
 
 
-def _since(info):
+def _seconds_since(info):
     """Seconds since the last data came."""
     return struct.unpack_from("<I", info, RECEIVED)[0] / 1000

@@ -38,8 +38,8 @@ def main(argv, job=Job, add=add_job_options):
     job: the class of the job, whose options `add` adds to a parser; the lab brings its own, which
     can be broken.
     """
-    options = _options(argv, add)
-    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank, job))
+    options = _parse_options(argv, add)
+    return crash_handler.run_rank(options.folder, lambda rank: _run_collectives(options, rank, job))
 
 
 def options(add):
@@ -58,22 +58,22 @@ def options(add):
     return parser
 
 
-def _options(argv, add):
+def _parse_options(argv, add):
     parser = options(add)
     parser.add_argument(
         "--stages", action="store_true", help="first each rank alone, every pair, each node …"
     )
     parser.add_argument(
-        "--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5"
+        "--groups", type=_groups_of_text, default=[], help="instead, each of these alone: 0,1/2-5"
     )
     return parser.parse_args(argv)
 
 
-def _groups(text):
+def _groups_of_text(text):
     return [stages.ranks_of(group) for group in text.split("/")]
 
 
-def _run(options, rank, job_class):
+def _run_collectives(options, rank, job_class):
     import torch
 
     work = [(op, size) for op in options.ops for size in options.sizes]
@@ -154,14 +154,14 @@ def measure_operation(torch, operation, repeats):
     singles = calls_that_fit(
         torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES
     )
-    p99 = _share(timed(operation.call, singles), 0.99)
+    p99 = _time_at_share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
     replayed = 0.0
     if small:
         replayed = statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
     # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum
     # of wrong elements
-    figures = [*_summary(times), p99, replayed, float(wrong)]
+    figures = [*_median_and_spread(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
     dist.all_reduce(own)
     median, spread, p99, replayed, wrong = own.tolist()
@@ -189,8 +189,9 @@ def calls_that_fit(torch, operation, seconds, once, least, most):
 
 
 def cuda_graph_of(torch, operation):
-    """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch
-    of each call.
+    """Some calls as a CUDA graph.
+
+    Its replay takes what NCCL takes, without Python and the launch of each call.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -200,8 +201,9 @@ def cuda_graph_of(torch, operation):
 
 
 def time_laps(torch, operation, call, calls, laps):
-    """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is
-    `calls` calls.
+    """Seconds of each of `laps` laps on this rank; a lap is `calls` calls.
+
+    After a first one that does not count.
     """
     device = operation.sendbuff.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
@@ -219,7 +221,10 @@ def time_laps(torch, operation, call, calls, laps):
 
 
 def timestamp(torch, device):
-    """This moment: on a GPU an event in the stream of the calls, else the clock."""
+    """This moment, by the clock of the calls.
+
+    On a GPU an event in the stream of the calls, else the clock.
+    """
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -227,12 +232,14 @@ def timestamp(torch, device):
     return event
 
 
-def _summary(times):
+def _median_and_spread(times):
     """(median, (p90 - p10) / median) of a list of times."""
     median = statistics.median(times)
-    return median, (_share(times, 0.9) - _share(times, 0.1)) / median if median else 0.0
+    return median, (
+        _time_at_share(times, 0.9) - _time_at_share(times, 0.1)
+    ) / median if median else 0.0
 
 
-def _share(times, share):
+def _time_at_share(times, share):
     """The time that this share of the times does not exceed."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]

@@ -26,8 +26,9 @@ on them."""
 
 
 def run_rank(folder, work):
-    """Run `work(rank)` under the crash handler, report start and end as records, and end this
-    process.
+    """Run `work(rank)` under the crash handler, and end this process.
+
+    Start and end are reported as records.
 
     Before an error goes on, the Flight Recorder is kept.
     """
@@ -89,7 +90,7 @@ def arm(folder, rank):
     # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes
     # write there, too
     wire.use(os.dup(1))
-    _redirect(os.path.join(folder, "rank%d.log" % rank))
+    _redirect_output(os.path.join(folder, "rank%d.log" % rank))
     faulthandler.enable(file=2)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -100,9 +101,12 @@ def arm(folder, rank):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(
-        target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-crash-handler"
+        target=_answer_signals,
+        args=(reader, folder, rank),
+        daemon=True,
+        name="ncclkit-crash-handler",
     ).start()
-    os.register_at_fork(after_in_child=_disarm)
+    os.register_at_fork(after_in_child=_disarm_child)
 
 
 def restart_in_place():
@@ -115,7 +119,7 @@ def restart_in_place():
         os.execv(sys.executable, file.read().split(b"\0")[:-1])
 
 
-def _disarm():
+def _disarm_child():
     """A forked child, such as a data loader's worker, is no rank.
 
     Signals to it must not reach its parent's handler.
@@ -125,7 +129,7 @@ def _disarm():
         signal.signal(number, signal.SIG_DFL)
 
 
-def _redirect(path):
+def _redirect_output(path):
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
@@ -140,7 +144,7 @@ def _redirect(path):
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
 
 
-def _answer(reader, folder, rank):
+def _answer_signals(reader, folder, rank):
     while True:
         number = os.read(reader, 1)[0]
         if number not in (signal.SIGUSR1, signal.SIGTERM):
@@ -180,7 +184,7 @@ def write_flight(folder, rank):
     if os.path.exists(path) or torch is None:
         return
     try:
-        dump = _dumper(torch)
+        dump = _dump_function(torch)
         if dump is None:
             return
         with open(path + ".part", "wb") as out:  # whoever looks meanwhile waits for what was begun
@@ -190,7 +194,7 @@ def write_flight(folder, rank):
         sys.stderr.write("ncclkit: no Flight Recorder dump: %s\n" % error)
 
 
-def _dumper(torch):
+def _dump_function(torch):
     """torch's own dump function for the backend in use; None before the process group exists."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

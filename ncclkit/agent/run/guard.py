@@ -66,7 +66,7 @@ def run_guarded(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    collect = functools.partial(_evidence, folder, node, shm)
+    collect = functools.partial(_collect_evidence, folder, node, shm)
     failure = FailureWatch(folder, collect)
     each_second = []
     # reading facts is no run that anybody watches
@@ -77,7 +77,7 @@ def run_guarded(folder, deadline, command, node=""):
             ).take
         )
     each_second.append(failure.collect_once)
-    reason, code = _wait(
+    reason, code = _wait_for_command(
         child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second
     )
     if reason == "deadline":
@@ -93,7 +93,7 @@ def run_guarded(folder, deadline, command, node=""):
     shm.clear()
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
-        reason = "deadline" if _hung(folder) else "failed"
+        reason = "deadline" if _deadline_came(folder) else "failed"
         if code is not None and code < 0:  # nobody else says so, as whoever was killed cannot
             problems.append(
                 "%s was killed by signal %d"
@@ -116,7 +116,7 @@ def _child_signals():
     return reader
 
 
-def _wait(pid, wakeup, listen, until, each_second):
+def _wait_for_command(pid, wakeup, listen, until, each_second):
     """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned",
     None).
 
@@ -146,8 +146,9 @@ def _wait(pid, wakeup, listen, until, each_second):
 
 
 class FailureWatch:
-    """Collects evidence of the surviving ranks some seconds after one has failed, before the
-    launcher ends them.
+    """Collects evidence of the surviving ranks after one has failed.
+
+    Some seconds after, before the launcher ends them.
 
     A rank that hangs in native code answers no signal, but py-spy can read it as long as it is
     there.  Not at once, as ranks that fail together are then busy with dying, and must not be asked
@@ -183,8 +184,9 @@ class FailureWatch:
 
 
 class ShmFiles:
-    """The files in /dev/shm that processes of the run have held, so that what they leave behind can
-    be removed.
+    """The files in /dev/shm that processes of the run have held.
+
+    What they leave behind can so be removed.
     """
 
     def __init__(self):
@@ -199,7 +201,7 @@ class ShmFiles:
         processes.remove_shm_files(self.seen)
 
 
-def _evidence(folder, node, shm):
+def _collect_evidence(folder, node, shm):
     """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
     pids = processes.descendants(os.getpid())
     shm.remember(pids)
@@ -211,8 +213,9 @@ def _evidence(folder, node, shm):
 
 
 def hide_secrets(folder):
-    """Take the secrets out of what the ranks wrote, now that nobody writes there any more; returns
-    what went wrong.
+    """Take the secrets out of what the ranks wrote; returns what went wrong.
+
+    Now that nobody writes there any more.
     """
     problems = []  # type: list[str]
     left = LARGEST
@@ -232,7 +235,7 @@ def hide_secrets(folder):
     return problems
 
 
-def _hung(folder):
+def _deadline_came(folder):
     """True when the guard of a single node says that its deadline came.
 
     The whole run then failed for that reason.

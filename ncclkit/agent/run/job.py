@@ -77,7 +77,10 @@ class Job:
         """Hook before each step: a job of the lab injects its fault here."""
 
     def before_group(self, ranks):
-        """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
+        """Hook before each measurement of a subgroup.
+
+        A job of the lab injects its fault here.
+        """
 
 
 def add_job_options(parser):

@@ -30,8 +30,13 @@ PORTS = 8
 
 
 def main(argv):
-    """Run what the first word says (see, ranks, facts) on this node; returns its exit status."""
-    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](node_number(), argv[1:])
+    """Run what the first word says on this node; returns its exit status.
+
+    The words are see, ranks and facts.
+    """
+    return {"see": _see_file, "ranks": _run_ranks, "facts": _send_facts}[argv[0]](
+        node_number(), argv[1:]
+    )
 
 
 NUMBERS = ("NCCLKIT_NODE", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -59,7 +64,7 @@ def job_name():
     return "0"
 
 
-def _see(number, argv):
+def _see_file(number, argv):
     """``see FILE SECONDS``: when this node sees a file that was written elsewhere.
 
     The first one names free ports.
@@ -96,7 +101,7 @@ def _free_ports():
     return free
 
 
-def _ranks(number, argv):
+def _run_ranks(number, argv):
     """``ranks RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT BLIND VERB …``.
 
     This node's torchrun, guarded.
@@ -114,7 +119,7 @@ def _ranks(number, argv):
     ]
     if str(number) not in blind.split(","):
         return guard.run_guarded(folder, float(deadline), command, node=str(number))
-    with _private(number) as place:
+    with _private_folder(number) as place:
         os.environ.update(
             {
                 name: value.replace(folder, place)
@@ -137,9 +142,9 @@ def _ranks(number, argv):
     return status
 
 
-def _facts(number, argv):
+def _send_facts(number, argv):
     """``facts [label=path …]``: the facts of this node, as a file that is sent."""
-    with _private(number) as place:
+    with _private_folder(number) as place:
         with open(os.path.join(place, "facts-node%d.jsonl" % number), "wb") as out:
             wire.use(out.fileno())
             gather.main(argv)
@@ -148,17 +153,17 @@ def _facts(number, argv):
 
 
 @contextlib.contextmanager
-def _private(number):
+def _private_folder(number):
     """A folder of this node's own; what lies in it at the end is sent, and the folder goes."""
     place = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     try:
         yield place
-        _send(number, _packed(place))
+        _send_archive(number, _packed_folder(place))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _packed(place):
+def _packed_folder(place):
     """The files of a folder as a compressed archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=3) as archive:
@@ -174,7 +179,7 @@ def _packed(place):
     return buffer.getvalue()
 
 
-def _send(number, data):
+def _send_archive(number, data):
     """Send an archive in lines that srun does not tear, each by one write.
 
     Secrets are out of it already.

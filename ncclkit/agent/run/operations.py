@@ -68,8 +68,9 @@ class Operation:
         )
 
     def call(self):
-        """The collective, once; on a GPU it is only enqueued.  Returns what to wait for where it
-        runs on its own.
+        """The collective, once.
+
+        On a GPU it is only enqueued. Returns what to wait for where it runs on its own.
         """
         dist, name, async_op = self.dist, self.name, self.async_op
         # torch 2.13 renamed two of them
@@ -108,8 +109,10 @@ class Operation:
             work.wait()
 
     def call_in_graph(self):
-        """The same calls of NCCL, all in the current stream: batch_isend_irecv goes to a stream of
-        its own and back, which takes a graph 1.6 us each time.
+        """The same calls of NCCL, all in the current stream.
+
+        batch_isend_irecv goes to a stream of its own and back, which takes a graph 1.6 us each
+        time.
         """
         if self.name != "send_recv" or self.ranks == 1:
             self.call()

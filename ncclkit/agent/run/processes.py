@@ -52,8 +52,9 @@ def die_with_parent(parent=None):
 
 
 def adopt_orphans():
-    """Make this process the new parent of every descendant that loses its own (setsid, double
-    fork).
+    """Make this process the new parent of every descendant that loses its own.
+
+    By setsid or a double fork.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -106,7 +107,10 @@ def families(heads):
 
 
 def process_state(pid):
-    """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
+    """One letter as in ps; empty when the process is gone.
+
+    R, S, D, T, Z …
+    """
     stat = read_text("/proc/%d/stat" % pid)
     if stat:
         return stat.rsplit(")", 1)[1].split()[0]
@@ -114,12 +118,18 @@ def process_state(pid):
 
 
 def is_alive(pid):
-    """False of a process that is gone, and of one that only waits to be asked for its status."""
+    """False of a process that is gone, or only waits to be collected.
+
+    One that waits to be asked for its status.
+    """
     return process_state(pid) not in ("Z", "X", "")
 
 
 def read_text(path, limit=1 << 20):
-    """Text of a small file, or "" when it cannot be read (the process may just have ended)."""
+    """Text of a small file, or "" when it cannot be read.
+
+    The process may just have ended.
+    """
     try:
         with open(path, "rb") as source:
             return source.read(limit).decode("utf-8", "replace")
@@ -149,7 +159,10 @@ def owner(pid):
 
 
 def may_read(pid):
-    """False where the system forbids us to look into a process; True also of one that has ended."""
+    """False where the system forbids us to look into a process.
+
+    True also of one that has ended.
+    """
     try:
         os.readlink("/proc/%d/exe" % pid)
     except PermissionError:
@@ -244,8 +257,9 @@ def jobs_of_processes(pids):
 
 
 def of_job(pid):
-    """All processes on this host of the job of this one, a rank or a launcher: equal in the
-    variables of a job.
+    """All processes on this host of the job of this one.
+
+    A rank or a launcher: equal in the variables of a job.
     """
     wanted = {_job(one) for one in [pid, *descendants(pid)]} - {None}
     return [one for one in parents() if _job(one) in wanted]
@@ -307,7 +321,10 @@ def _runs_python(pid):
 
 
 def catches(pid, number):
-    """True when the process has a handler for this signal (so sending it does not kill it)."""
+    """True when the process has a handler for this signal.
+
+    Then sending it does not kill it.
+    """
     for line in read_text("/proc/%d/status" % pid).splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)

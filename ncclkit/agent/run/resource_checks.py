@@ -95,7 +95,7 @@ def descriptors(need, report):
             # the lowest free number is taken, and the limit is one of numbers
             open_ = held[-1].fileno() + 1
     except OSError as error:
-        report(error=_words(error))
+        report(error=_error_in_words(error))
     report(got=open_)
 
 
@@ -197,13 +197,18 @@ def memory(need, needs):
 
 
 def shared(need, report):
-    """Allocate, map and write that many bytes of /dev/shm, in a file that has no name any more."""
+    """Allocate, map and write that many bytes of /dev/shm.
+
+    In a file that has no name any more.
+    """
     path = "/dev/shm/ncclkit-%s" % secrets.token_hex(8)
     try:
         size, free = shm(Machine())
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except (Unread, OSError) as error:
-        return report(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
+        return report(
+            got=0, error=_error_in_words(error) if isinstance(error, OSError) else str(error)
+        )
     os.unlink(path)
     if size and need > free:
         return report(
@@ -217,7 +222,7 @@ def shared(need, report):
         os.posix_fallocate(file, 0, need)
         place = mmap.mmap(file, need)
     except OSError as error:
-        return report(got=0, error=_words(error))
+        return report(got=0, error=_error_in_words(error))
     block = bytes(1 << 20)
     for start in range(0, need, len(block)):
         place[start : start + len(block)] = block[: need - start]
@@ -229,7 +234,7 @@ def _refusal(file, need):
     try:
         os.posix_fallocate(file, 0, need)
     except OSError as error:
-        return _words(error)
+        return _error_in_words(error)
     return "it is smaller"
 
 
@@ -271,8 +276,9 @@ def port(need, needs):
 
 
 def names(need, needs):
-    """Look up every name ("": the own one), and connect to this machine through what it resolves
-    to.
+    """Look up every name, and connect to this machine through its addresses.
+
+    "" is the own name.
     """
     listener, said = _listening(0)
     for name in need:
@@ -297,7 +303,7 @@ def _name(name, listens):
     ).get("found", "the resolver hangs")
     if not isinstance(found, list):
         return {"got": 0, "error": found}
-    own = [address for address in found if _own(address)]
+    own = [address for address in found if _is_own_address(address)]
     if not own:
         return {
             "why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)
@@ -311,7 +317,7 @@ def _name(name, listens):
     }
 
 
-def _own(address):
+def _is_own_address(address):
     """True for an address that this machine has: nothing else can be bound."""
     if ":" in address:
         family = socket.AF_INET6
@@ -342,7 +348,7 @@ def _listening(number):
                 ).port
             )
         except OSError as error:
-            return report(error=_words(error))
+            return report(error=_error_in_words(error))
         signal.pause()  # until it is ended
 
     attempt = Attempt(work, SECONDS)
@@ -369,7 +375,7 @@ def _connection_ends(targets):
     return run_attempt(work, SECONDS).get("ends", ["silent"] * len(targets))
 
 
-def _words(error):
+def _error_in_words(error):
     if error.errno:
         return os.strerror(error.errno)
     return str(error)
@@ -409,8 +415,9 @@ class Attempt:
         os.close(writer)
 
     def await_(self, *fields):
-        """Read until one of these fields is reported, the child ends, or its time is over; returns
-        all reports.
+        """Read until a field is reported or the child ends; returns all reports.
+
+        Until one of these fields is reported, the child ends, or its time is over.
         """
         while not any(field in self.reported for field in fields):
             left = max(0.0, self.until - time.monotonic())
@@ -442,8 +449,9 @@ class Attempt:
 
 
 def run_attempt(work, seconds):
-    """The last value of each field that ``work(report)`` reported before it ended, or before
-    `seconds` were over.
+    """The last value of each field that ``work(report)`` reported.
+
+    Before it ended, or before `seconds` were over.
     """
     attempt = Attempt(work, seconds)
     attempt.await_()

@@ -45,28 +45,28 @@ def main(argv):
     a COMMAND every host runs its own; where one fails, the others get ``wait`` seconds more.
     """
     if argv[0] == "--enter":
-        return _enter(argv[1], argv[2:])
+        return _enter_host(argv[1], argv[2:])
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     try:
         if argv[1:]:
-            return _run_and_kill(_hosts(plan, hold=True), argv[1:])
-        return _together(_hosts(plan), plan["wait"])
+            return _run_and_kill(_make_hosts(plan, hold=True), argv[1:])
+        return _wait_for_all(_make_hosts(plan), plan["wait"])
     except OSError as error:
         sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
 
 
-def _hosts(plan, hold=False):
+def _make_hosts(plan, hold=False):
     """Make the switch and all hosts; {name.
 
     Pid}.  With `hold` they wait, otherwise they run their commands.
     """
     _own_namespaces()
-    _ip("link", "set", "lo", "up")
-    _ip("link", "add", "br0", "type", "bridge")
-    _ip("link", "set", "br0", "mtu", "9000", "addrgenmode", "none", "up")
-    made = {name: _fork(plan, name, hold) for name in plan["hosts"]}
+    _run_ip("link", "set", "lo", "up")
+    _run_ip("link", "add", "br0", "type", "bridge")
+    _run_ip("link", "set", "br0", "mtu", "9000", "addrgenmode", "none", "up")
+    made = {name: _fork_host(plan, name, hold) for name in plan["hosts"]}
     for number, (name, (pid, line)) in enumerate(made.items(), 1):
         _await_ready(line, name)
         own = plan["hosts"][name]
@@ -87,8 +87,10 @@ def _hosts(plan, hold=False):
             "mtu",
             "9000",
         )
-        _ip("link", "add", own["interface"], *words)
-        _ip("link", "set", port, "master", "br0", "addrgenmode", "none", *own.get("port", ()), "up")
+        _run_ip("link", "add", own["interface"], *words)
+        _run_ip(
+            "link", "set", port, "master", "br0", "addrgenmode", "none", *own.get("port", ()), "up"
+        )
         line.send(b"!")
     for name, (_, line) in made.items():
         _await_ready(line, name)
@@ -115,7 +117,7 @@ def _own_namespaces():
     processes.die_with_parent()  # the kernel forgets it with the change of rights
 
 
-def _fork(plan, name, hold):
+def _fork_host(plan, name, hold):
     """(pid, our end of the line) of a process that becomes the host."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -124,7 +126,7 @@ def _fork(plan, name, hold):
         return pid, ours
     ours.close()
     try:
-        _become(plan, name, theirs)
+        _become_host(plan, name, theirs)
         if hold:
             signal.pause()
         host = plan["hosts"][name]
@@ -140,7 +142,7 @@ def _fork(plan, name, hold):
     os._exit(2)
 
 
-def _become(plan, name, line):
+def _become_host(plan, name, line):
     """Everything that makes this process a host, in step with the one that holds the switch."""
     host = plan["hosts"][name]
     processes.die_with_parent()
@@ -148,21 +150,21 @@ def _become(plan, name, line):
     socket.sethostname(name)
     line.send(b"!")
     _await_ready(line, "the switch")
-    _ip("link", "set", "lo", "up")
-    _ip("addr", "add", host["address"], "dev", host["interface"])
-    _ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
+    _run_ip("link", "set", "lo", "up")
+    _run_ip("addr", "add", host["address"], "dev", host["interface"])
+    _run_ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
     processes.call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
     names = "".join("%s %s\n" % (address, other) for other, address in host["names"].items())
     for place, text in (
         ("hosts", "127.0.0.1 localhost\n" + names),
         ("nsswitch.conf", "hosts: files\n"),
     ):
-        _lay(os.path.join(plan["private"], "%s.%s" % (name, place)), "/etc/" + place, text)
+        _lay_file(os.path.join(plan["private"], "%s.%s" % (name, place)), "/etc/" + place, text)
     for command in host.get("setup", ()):
-        _run(command)
-    _carrying(time.monotonic() + CARRIER)
+        _run_command(command)
+    _wait_for_links(time.monotonic() + CARRIER)
     os.environ.update({NAME: name, **host.get("env", {})})
-    _install(os.path.join(plan["private"], "packages-%s" % name), host.get("packages", {}))
+    _install_packages(os.path.join(plan["private"], "packages-%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
     for fact in worker.facts_for_connection():
         wire.send("fact", host=name, **fact)
@@ -170,7 +172,7 @@ def _become(plan, name, line):
     _await_ready(line, "the switch")
 
 
-def _carrying(until):
+def _wait_for_links(until):
     """Wait until every link of this host is running.
 
     The kernel notices that later, and NCCL passes over it so long.
@@ -184,7 +186,7 @@ def _carrying(until):
         time.sleep(0.01)
 
 
-def _lay(file, over, text):
+def _lay_file(file, over, text):
     """A file of this host in the place of the machine's, where it has one."""
     with open(file, "w", encoding="utf-8") as out:
         out.write(text)
@@ -192,7 +194,7 @@ def _lay(file, over, text):
         processes.call("mount", os.fsencode(file), over.encode(), None, BIND, None)
 
 
-def _install(folder, packages):
+def _install_packages(folder, packages):
     """Packages of this host alone, in a folder that its Python looks into first."""
     for path, text in packages.items():
         file = os.path.join(folder, path)
@@ -211,7 +213,7 @@ def _await_ready(line, who):
         raise OSError("%s: %s" % (who, said.decode("utf-8", "replace") or "it ended"))
 
 
-def _together(pids, wait):
+def _wait_for_all(pids, wait):
     """The first exit status that is not 0, after all have ended.
 
     Once one has failed, the others get `wait` seconds.
@@ -247,7 +249,7 @@ def _run_and_kill(pids, command):
     return done.returncode
 
 
-def _enter(name, command):
+def _enter_host(name, command):
     """Become a command on a host."""
     pid = json.loads(os.environ[PIDS])[name]
     for file in [os.open("/proc/%d/ns/%s" % (pid, kind), os.O_RDONLY) for kind in KINDS]:
@@ -255,11 +257,11 @@ def _enter(name, command):
     os.execvp(command[0], command)
 
 
-def _ip(*words):
-    _run(["ip", *words])
+def _run_ip(*words):
+    _run_command(["ip", *words])
 
 
-def _run(command):
+def _run_command(command):
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30)
     if done.returncode:
         raise OSError(

@@ -75,7 +75,10 @@ def measure_group(torch, job, ranks, size, group=None):
 
 
 def send_result(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
-    """Send the result of a group: its first rank sends what was measured, any rank a problem."""
+    """Send the result of a group.
+
+    Its first rank sends what was measured, any rank a problem.
+    """
     if problem or job.rank == ranks[0]:
         result = {
             "busbw": busbw,
@@ -119,8 +122,9 @@ def ranks_of(text):
 
 
 def run_groups(torch, job, groups, size):
-    """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no
-    group does nothing.
+    """Run this rank in its group of `groups`, each a job of its own.
+
+    Groups are lists of ranks; a rank of no group does nothing.
 
     A group that does not get through within the job's timeout says so; the process succeeds in any
     case, as a launcher ends all ranks of a host when one of them fails.
@@ -134,8 +138,8 @@ def run_groups(torch, job, groups, size):
         wire.send("phase", phase="group", rank=job.rank, ranks=spans(ranks))
         watchdog = None
         try:
-            _meet(store, job.rank, ranks)
-            watchdog = _watchdog(job, ranks, size, store)
+            _meet_ranks(store, job.rank, ranks)
+            watchdog = _start_watchdog(job, ranks, size, store)
             own = job.dist.PrefixStore("group-%d" % ranks[0], store)
             # beyond its limit NCCL would end the process, before it could say what it waits for
             spare = timedelta(seconds=MEET if job.device.type == "cuda" else 0)
@@ -158,15 +162,15 @@ def run_groups(torch, job, groups, size):
         finally:
             if watchdog:
                 watchdog.cancel()
-    _leave(store, job, groups)
+    _leave_groups(store, job, groups)
 
 
-def _meet(store, rank, ranks):
+def _meet_ranks(store, rank, ranks):
     store.set("here-%d" % rank, "!")
     store.wait(["here-%d" % other for other in ranks], timedelta(seconds=MEET))
 
 
-def _watchdog(job, ranks, size, store):
+def _start_watchdog(job, ranks, size, store):
     """A thread that speaks for this rank, and ends it, where it is still busy some seconds after
     the time limit.
     """
@@ -176,7 +180,7 @@ def _watchdog(job, ranks, size, store):
         send_result(job, "bisect", ranks, size, problem="no answer within %.0f s" % seconds)
         crash_handler.write_stacks(job.options.folder, job.rank)
         # the store's own lock may be held by what hangs, so that it must not be waited for
-        threading.Thread(target=_over, args=(store, job.rank), daemon=True).start()
+        threading.Thread(target=_mark_over, args=(store, job.rank), daemon=True).start()
         time.sleep(0.5)
         os._exit(0)
 
@@ -186,16 +190,16 @@ def _watchdog(job, ranks, size, store):
     return timer
 
 
-def _over(store, rank):
+def _mark_over(store, rank):
     store.set("over-%d" % rank, "!")
 
 
-def _leave(store, job, groups):
+def _leave_groups(store, job, groups):
     """The first rank may hold the store that the others need to find each other, so it
     goes last.
     """
     try:
-        _over(store, job.rank)
+        _mark_over(store, job.rank)
         if job.rank == 0:
             others = sorted(rank for group in groups for rank in group)
             store.wait(["over-%d" % rank for rank in others], job.timeout + timedelta(seconds=MEET))
@@ -259,13 +263,13 @@ def run_stages(torch, job, largest, simulate_hosts):
     for number, pairs in enumerate([*rounds_within_nodes(nodes), *rounds_between_nodes(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         wire.send("phase", phase="pairs", rank=rank, round=number, peer=peer)
-        _barrier(job, every)
+        _barrier_of_group(job, every)
         if peer is not None:
             measure_pair(torch, job, every, peer, given, size)
     for stage, groups in groups_by_stage(nodes):
         mine = next((group for group in groups if rank in group), [])  # type: list[int]
         wire.send("phase", phase="groups", rank=rank, stage=stage, ranks=spans(mine))
-        _barrier(job, every)
+        _barrier_of_group(job, every)
         made = [
             every if len(group) == job.ranks else dist.new_group(group, timeout=limit)
             for group in groups
@@ -275,7 +279,7 @@ def run_stages(torch, job, largest, simulate_hosts):
             group = made[groups.index(mine)]
         if mine:
             send_result(job, stage, mine, size, **measure_group(torch, job, mine, size, group))
-        _barrier(job, every)
+        _barrier_of_group(job, every)
         if mine and group is not every:
             dist.destroy_process_group(group)
     dist.destroy_process_group(every)
@@ -294,7 +298,10 @@ def ranks_by_node(ranks, here, simulate_hosts):
 
 
 def rounds_within_nodes(nodes):
-    """Rounds of disjoint pairs in which all ranks of each node meet, all nodes at once."""
+    """Rounds of disjoint pairs in which all ranks of each node meet.
+
+    All nodes at once.
+    """
     made = [
         [[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs]
         for node in nodes
@@ -337,8 +344,9 @@ def groups_by_stage(nodes):
 
 
 def memory_bandwidth(torch, source):
-    """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several),
-    and wrong bytes.
+    """Bandwidth of copies inside this rank's memory, and wrong bytes.
+
+    In GB/s read and written, the best of several.
     """
     threads = torch.get_num_threads()
     device = source.device
@@ -423,7 +431,7 @@ def round_robin(count):
     return made
 
 
-def _barrier(job, group):
+def _barrier_of_group(job, group):
     job.dist.barrier(
         group=group, **({"device_ids": [job.device.index]} if job.device.type == "cuda" else {})
     )

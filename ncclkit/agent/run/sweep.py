@@ -37,11 +37,11 @@ WIDEST = 8192
 
 def main(argv):
     """``sweep --folder DIR --backend nccl --settings JSON --ops all_reduce --sizes 8,1024 …``."""
-    options = _options(argv)
-    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank))
+    options = _parse_options(argv)
+    return crash_handler.run_rank(options.folder, lambda rank: _run_sweep(options, rank))
 
 
-def _options(argv):
+def _parse_options(argv):
     parser = collective.options(add_job_options)
     parser.prog = "sweep"
     parser.add_argument(
@@ -51,11 +51,14 @@ def _options(argv):
         help="[{env: {…}, config: {…}, skip: [[op, bytes], …]}, …]",
     )
     parser.add_argument(
-        "--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7"
+        "--controls",
+        type=_numbers_of_text,
+        default=[0],
+        help="which of them are the default: 0,3,7",
     )
     parser.add_argument(
         "--one-peak",
-        type=_numbers,
+        type=_numbers_of_text,
         default=[],
         help="settings over which bandwidth has one peak, in order",
     )
@@ -81,11 +84,11 @@ def _options(argv):
     return parser.parse_args(argv)
 
 
-def _numbers(text):
+def _numbers_of_text(text):
     return [int(number) for number in text.split(",")]
 
 
-def _run(options, rank):
+def _run_sweep(options, rank):
     import torch
 
     # every other size first, of all collectives: whatever time there is, it is spread over all of
@@ -120,7 +123,7 @@ def _run(options, rank):
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         order = random.Random("%d %d" % (options.seed, number))
         with collective.stream(torch, job.device):
-            _measure(torch, job, options, operation, groups, order)
+            _measure_operation(torch, job, options, operation, groups, order)
     job.dist.barrier()
 
 
@@ -131,7 +134,7 @@ def _any_late(torch, job, late):
     return bool(flag.item())
 
 
-def _measure(torch, job, options, operation, groups, order):
+def _measure_operation(torch, job, options, operation, groups, order):
     """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside
     computation.
     """
@@ -141,22 +144,24 @@ def _measure(torch, job, options, operation, groups, order):
         [number for number in timer.calls if number not in options.one_peak], options.repeats
     )
     _send_times(rank, operation, options.phase, chosen, groups)
-    ratios = _ratios(chosen, controls)
+    ratios = _ratios_of_settings(chosen, controls)
     steps, met = [number for number in options.one_peak if number in timer.calls], []
 
     def descend(numbers):
         found = timer.rounds([*controls, *numbers], options.repeats)
         met.append(numbers)
         _send_times(rank, operation, "descend %d" % len(met), found, groups)
-        return _ratios(found, controls)
+        return _ratios_of_settings(found, controls)
 
     ratios.update(coarse_to_fine(steps, descend))
     # without rounds that decide this is a job of one setting, whose pair is another job
     best = [*timer.calls]
     if options.decide:
-        decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
+        decided = timer.rounds(
+            [*controls, *_promising_settings(ratios, options.all)], options.decide
+        )
         _send_times(rank, operation, "decide", decided, groups)
-        winners = _best(_ratios(decided, controls), False)
+        winners = _promising_settings(_ratios_of_settings(decided, controls), False)
         best = []
         if winners:
             best = [*controls, *winners]
@@ -169,7 +174,7 @@ def _measure(torch, job, options, operation, groups, order):
             _send_times(rank, operation, name, times, groups)
 
 
-def _ratios(times, controls):
+def _ratios_of_settings(times, controls):
     """{setting: its time as a part of the default's}, the same on all ranks, as the times are those
     of all of them.
     """
@@ -181,7 +186,7 @@ def _ratios(times, controls):
     }
 
 
-def _best(ratios, every):
+def _promising_settings(ratios, every):
     """The settings that are worth rounds of their own: all of them, or the most promising ones."""
     ordered = sorted((ratio, number) for number, ratio in ratios.items())
     kept = [number for ratio, number in ordered if every or ratio < PROMISING]
@@ -228,7 +233,10 @@ def _send_times(rank, operation, phase, times, groups):
 
 
 class Groups:
-    """A process group for each setting; what cannot be made is left out, on all ranks."""
+    """A process group for each setting.
+
+    What cannot be made is left out, on all ranks.
+    """
 
     def __init__(self, torch, job, settings):
         self.torch = torch
@@ -371,13 +379,13 @@ def product_of(torch, job, operation, groups, numbers, order):
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
-    alone = _slowest(torch, operation, _call_on_group(operation, groups, 0))
+    alone = _slowest_seconds(torch, operation, _call_on_group(operation, groups, 0))
     side = 32
     took = 0.0
     while took < alone and side < WIDEST:
         side *= 2
         matrix = torch.zeros(side, side, device=job.device)
-        took = _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix))
+        took = _slowest_seconds(torch, operation, functools.partial(torch.mm, matrix, matrix))
     # twice the side takes eight times as long, so the last one may take far too long
     rows = matrix[: max(1, round(side * min(1.0, alone / took)))]
 
@@ -395,7 +403,7 @@ def product_of(torch, job, operation, groups, numbers, order):
     return Timer(torch, job, order, {number: with_product(number) for number in numbers}, 1, 1)
 
 
-def _slowest(torch, operation, call):
+def _slowest_seconds(torch, operation, call):
     """Seconds of a call on the slowest rank.
 
     The same on all of them, or they would not go on alike.

@@ -29,6 +29,9 @@ def cause_looks() -> Mapping[str, Look]:
 
 @cache
 def all_questions() -> Mapping[str, Look]:
-    """Everything that may be asked, by name: the broad questions, and the look of each cause."""
+    """Everything that may be asked, by name.
+
+    The broad questions, and the look of each cause.
+    """
     broad_ones = {look.cause: look for look in broad.LOOKS}
     return {**broad_ones, **cause_looks()}

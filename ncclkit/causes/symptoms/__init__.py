@@ -69,7 +69,7 @@ def symptoms_in(lines: Iterable[tuple[str, Event]]) -> tuple[Seen, ...]:
     known = [(without_names(line), event) for line, event in lines]
     found: list[Seen] = []
     for name in symptoms():
-        pattern = _pattern(name)
+        pattern = _symptom_pattern(name)
         shown = next((event for line, event in known if pattern.search(line)), None)
         if shown is not None:
             found.append(Seen(name, shown))
@@ -77,5 +77,5 @@ def symptoms_in(lines: Iterable[tuple[str, Event]]) -> tuple[Seen, ...]:
 
 
 @cache
-def _pattern(symptom: str) -> re.Pattern[str]:
+def _symptom_pattern(symptom: str) -> re.Pattern[str]:
     return re.compile("|".join(symptoms()[symptom].WORDS), re.IGNORECASE)

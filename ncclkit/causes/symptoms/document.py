@@ -22,12 +22,12 @@ def symptoms_document() -> str:
     """The whole page, in Markdown."""
     parts = [HEAD]
     for symptom in symptoms():
-        parts.append("\n".join(_symptom(symptom)))
-    parts.append("\n".join(_looks()))
+        parts.append("\n".join(_symptom_page(symptom)))
+    parts.append("\n".join(_looks_table()))
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _symptom(symptom: str) -> Iterator[str]:
+def _symptom_page(symptom: str) -> Iterator[str]:
     about = page_of(symptom)
     yield f"## {about['']}"
     yield ""
@@ -40,11 +40,11 @@ def _symptom(symptom: str) -> Iterator[str]:
     yield f"| suspect | why it shows this | settled cases of {counts.total()} |"
     yield "|---|---|---|"
     for cause, why in symptoms()[symptom].SUSPECTS.items():
-        yield f"| `{cause}` | {_cell(why)} | {counts[cause]} |"
+        yield f"| `{cause}` | {_table_cell(why)} | {counts[cause]} |"
     yield ""
 
 
-def _looks() -> Iterator[str]:
+def _looks_table() -> Iterator[str]:
     """Every question with what each answer means: the broad ones first."""
     yield "## The looks that decide"
     yield ""
@@ -62,9 +62,9 @@ def _looks() -> Iterator[str]:
         if look.next_time:
             later = f"`{look.next_time}`"
         cells = (title, look.question, now, look.yes, look.no, later)
-        yield f"| {' | '.join(map(_cell, cells))} |"
+        yield f"| {' | '.join(map(_table_cell, cells))} |"
 
 
-def _cell(text: str) -> str:
+def _table_cell(text: str) -> str:
     """A text as a cell of a Markdown table."""
     return text.replace("|", "\\|")

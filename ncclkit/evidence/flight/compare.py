@@ -81,11 +81,11 @@ def _part_taken(kind: Kind) -> Terms:
 
 def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
     """(data, text, odd ranks) of the first disagreement in a group; None where all agree."""
-    seq = _first(group)
+    seq = _first_mismatch(group)
     if seq is None:
         return None
-    for place in range(_most(group, seq)):
-        held = {rank: _nth(calls, seq, place) for rank, calls in group.calls.items()}
+    for place in range(_most_calls(group, seq)):
+        held = {rank: _place_of_nth(calls, seq, place) for rank, calls in group.calls.items()}
         found = _first_difference(
             group, seq, {rank: at for rank, at in held.items() if at is not None}
         )
@@ -94,7 +94,7 @@ def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
     return None
 
 
-def _first(group: Group) -> int | None:
+def _first_mismatch(group: Group) -> int | None:
     """The lowest sequence number of which two ranks hold different terms."""
     numbers: dict[Terms, int] = {}
     whole: tuple[array[int], array[int]] = (array("q"), array("I"))
@@ -109,7 +109,7 @@ def _first(group: Group) -> int | None:
         start = 0
         if dump.dropped and mine[0]:
             start = bisect_right(mine[0], mine[0][0])
-        bad = _compare(whole, mine, start, numbers)
+        bad = _compare_calls(whole, mine, start, numbers)
         if worst is None or bad is not None and bad < worst:
             worst = bad
         after = 0
@@ -120,7 +120,7 @@ def _first(group: Group) -> int | None:
     return worst
 
 
-def _compare(
+def _compare_calls(
     whole: tuple[array[int], array[int]],
     mine: tuple[array[int], array[int]],
     start: int,
@@ -149,7 +149,7 @@ def _compare(
     return None
 
 
-def _most(group: Group, seq: int) -> int:
+def _most_calls(group: Group, seq: int) -> int:
     """The most calls that one rank recorded under one number: several in a coalesced batch."""
     return max(
         bisect_right(calls.seqs, seq) - bisect_left(calls.seqs, seq)
@@ -157,7 +157,7 @@ def _most(group: Group, seq: int) -> int:
     )
 
 
-def _nth(calls: Calls, seq: int, number: int) -> int | None:
+def _place_of_nth(calls: Calls, seq: int, number: int) -> int | None:
     place = bisect_left(calls.seqs, seq) + number
     if place < len(calls) and calls.seqs[place] == seq:
         return place
@@ -172,11 +172,11 @@ def _first_difference(
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
         values = {rank: term[number] for rank, term in known.items()}
         if None not in values.values() and len(set(values.values())) > 1:
-            return _sides(group, seq, field, number in (2, 4), values, held)
+            return _sides_of_mismatch(group, seq, field, number in (2, 4), values, held)
     return None
 
 
-def _sides(
+def _sides_of_mismatch(
     group: Group, seq: int, field: str, output: bool, values: dict[int, Any], held: dict[int, int]
 ) -> tuple[Data, list[str], list[int]]:
     sides: dict[Any, list[int]] = {}
@@ -184,10 +184,10 @@ def _sides(
         sides.setdefault(value, []).append(rank)
     ordered = sorted(
         sides.values(),
-        key=lambda ranks: (-len(ranks), -max(_last(group, rank) for rank in ranks), ranks),
+        key=lambda ranks: (-len(ranks), -max(_last_sequence(group, rank) for rank in ranks), ranks),
     )
     shown = [
-        {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks}
+        {"value": _shown_value(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks}
         for ranks in ordered
     ]
     op = group.kind(ordered[0][0], held[ordered[0][0]]).op
@@ -207,14 +207,14 @@ def _sides(
     return data, text, ordered[1]
 
 
-def _last(group: Group, rank: int) -> int:
+def _last_sequence(group: Group, rank: int) -> int:
     seqs = group.calls[rank].seqs
     if seqs:
         return seqs[-1]
     return -1
 
 
-def _shown(kind: Kind, field: str, output: bool) -> Any:
+def _shown_value(kind: Kind, field: str, output: bool) -> Any:
     if field == "op":
         return kind.op
     if field == "dtypes":
@@ -249,7 +249,9 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
                 [getattr(kind, side).total for kind in calls.values()]
                 for side in ("inputs", "outputs")
             )
-            pairs = _pairs(group, {rank: at for rank, at in places.items() if at is not None})
+            pairs = _unequal_pairs(
+                group, {rank: at for rank, at in places.items() if at is not None}
+            )
             if pairs or None not in sent + taken and sum(sent) != sum(taken):
                 odd = outlying_splits(
                     dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs
@@ -260,7 +262,7 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
     return None
 
 
-def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
+def _unequal_pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for
     each peer are known.
     """
@@ -340,14 +342,14 @@ def dump_event(dump: Dump, of: int = 1) -> Event:
         closed = calls.open.rfind(b"\0")
         by_group[key[0] or "0"] = {
             "desc": key[1],
-            "ranks": _listed(dump.members.get(key, ())),
+            "ranks": _listed_ranks(dump.members.get(key, ())),
             "last_seq": calls.seqs[-1] if calls.seqs else None,
             "last_completed": calls.seqs[closed] if closed >= 0 else None,
             "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][
                 :OPEN
             ],
-            "times": _times(calls, max(1, of // MANY)),
-            "sizes": _sizes(dump, calls),
+            "times": _dated_calls(calls, max(1, of // MANY)),
+            "sizes": _sizes_of_calls(dump, calls),
         }
         name = key[0] or "0"
         group = by_group[key[0] or "0"]
@@ -367,7 +369,7 @@ def dump_event(dump: Dump, of: int = 1) -> Event:
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
-def _times(calls: Calls, fewer: int) -> list[list[float]]:
+def _dated_calls(calls: Calls, fewer: int) -> list[list[float]]:
     """Number of a call, and when it was made, in seconds since the epoch.
 
     Without those that the dump does not date.
@@ -398,7 +400,7 @@ SIZES = 64
 """Sizes of a group's messages that a summary holds, the most frequent ones."""
 
 
-def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
+def _sizes_of_calls(dump: Dump, calls: Calls) -> list[list[Any]]:
     """``[operation, bytes of the larger side, calls]``, the most frequent first.
 
     Without those of unknown size.
@@ -411,17 +413,17 @@ def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
         size = item * max(kind.inputs.total or 0, kind.outputs.total or 0)
         if size:
             sizes[kind.op, size] += count
-    return _rows(tuple(sizes.most_common(SIZES)))
+    return _rows_of_sizes(tuple(sizes.most_common(SIZES)))
 
 
 @lru_cache(maxsize=1024)
-def _rows(sizes: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
+def _rows_of_sizes(sizes: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
     """One list for all events that name the same sizes."""
     return [[op, size, count] for (op, size), count in sizes]
 
 
 @lru_cache(maxsize=1024)
-def _listed(ranks: tuple[int, ...]) -> list[int]:
+def _listed_ranks(ranks: tuple[int, ...]) -> list[int]:
     """One list for all events that name the same members.
 
     A thousand of a thousand ranks fill memory.
@@ -447,7 +449,7 @@ def analyse(
     found: list[GroupFinding] = []
     goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
-        found += [] if goes_on else _of(group)
+        found += [] if goes_on else _findings_of_group(group)
         found += [stop] if (stop := find_straggler(group, hosts, goes_on)) is not None else []
     crossed(found)
     roots(
@@ -455,7 +457,7 @@ def analyse(
         for stop in found
         if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p")
     )
-    return [_event(stop, stacks) for stop in found]
+    return [_event_of_finding(stop, stacks) for stop in found]
 
 
 def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
@@ -466,7 +468,7 @@ def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
     return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
 
 
-def _of(group: Group) -> list[GroupFinding]:
+def _findings_of_group(group: Group) -> list[GroupFinding]:
     """Everything about one group but lateness."""
     found: list[GroupFinding] = []
     for difference in (mismatch(group), splits(group)):
@@ -481,13 +483,13 @@ def _of(group: Group) -> list[GroupFinding]:
     return found + list(unpaired(group))
 
 
-def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
+def _event_of_finding(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.fields}
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
         seen = {rank: stacks[rank] for rank in stop.missing[:SHOWN] if rank in stacks}
         data["stacks"] = {str(rank): event.data.frames for rank, event in seen.items()}
-        text += [f"    rank {rank} stood {_stood(event)}" for rank, event in seen.items()]
+        text += [f"    rank {rank} stood {_innermost_place(event)}" for rank, event in seen.items()]
     dumps = stop.group.dumps
     path = next(
         (dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path
@@ -498,7 +500,7 @@ def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     return Event(stop.kind, clip("\n".join(text)), path, 0, rank=rank, data=data)
 
 
-def _stood(event: Event) -> str:
+def _innermost_place(event: Event) -> str:
     """The innermost line of a stack that is not torch's own."""
     frames = event.data.frames
     own = next((frame for frame in frames if "/torch/" not in frame["file"]), frames[0])

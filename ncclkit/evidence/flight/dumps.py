@@ -104,8 +104,9 @@ class Kind(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """True for the record that ends a coalesced batch and holds the state of all
-        its members.
+        """True for the record that ends a coalesced batch.
+
+        It holds the state of all its members.
         """
         return self.op.endswith("coalesced")
 
@@ -334,8 +335,11 @@ class Columns:
             last = range(max(0, len(calls) - TAIL), len(calls))
             for place in {*last, *([] if calls.waiting is None else [calls.waiting])}:
                 entry = entries[calls.entries[place]]
-                sizes = (_each(entry.get("input_sizes")), _each(entry.get("output_sizes")))
-                calls.details[place] = Detail(list(_frames(entry.get("frames"))), *sizes)
+                sizes = (
+                    _elements_of_each(entry.get("input_sizes")),
+                    _elements_of_each(entry.get("output_sizes")),
+                )
+                calls.details[place] = Detail(list(_frames_of_stack(entry.get("frames"))), *sizes)
                 if calls.entries[place] > newest:
                     self.newest, newest = (calls, place), calls.entries[place]
             calls.entries = array("I")
@@ -411,10 +415,10 @@ class Columns:
         kind = Kind(
             library,
             peer[1] if peer else op,
-            ins if type(ins) is CallSizes else _one(ins),
-            outs if type(outs) is CallSizes else _one(outs),
-            types if type(types) is tuple else (_text(types),),
-            out_types if type(out_types) is tuple else (_text(out_types),),
+            ins if type(ins) is CallSizes else _sizes_of_one(ins),
+            outs if type(outs) is CallSizes else _sizes_of_one(outs),
+            types if type(types) is tuple else (_checked_text(types),),
+            out_types if type(out_types) is tuple else (_checked_text(out_types),),
             int(src) if src and src != "?" else None,
             int(dst) if dst and dst != "?" else None,
         )
@@ -445,14 +449,14 @@ class Columns:
         """Different types of several tensors."""
         found = self._types.get(id(value))
         if found is None:
-            found = self._types[id(value)] = tuple(sorted(set(map(_text, value[:PEERS]))))
+            found = self._types[id(value)] = tuple(sorted(set(map(_checked_text, value[:PEERS]))))
         return found
 
     def _sizes(self, value: Any) -> CallSizes:
         """Several tensors, or none; a list that many entries share is counted once."""
         found = self._wide.get(id(value))
         if found is None:
-            each = _each(value)
+            each = _elements_of_each(value)
             shapes = tuple(tuple(shape[:DIMENSIONS]) for shape in value[:SHAPES])
             found = self._wide[id(value)] = CallSizes(
                 min(sum(each), LARGE) if len(value) else None, shapes
@@ -460,11 +464,11 @@ class Columns:
         return found
 
 
-def _one(shape: tuple[Any, ...]) -> CallSizes:
-    return CallSizes(_count(shape), (shape,))
+def _sizes_of_one(shape: tuple[Any, ...]) -> CallSizes:
+    return CallSizes(_count_elements(shape), (shape,))
 
 
-def _count(shape: Sequence[Any]) -> int:
+def _count_elements(shape: Sequence[Any]) -> int:
     """Elements of one tensor."""
     count = 1
     for size in shape[:DIMENSIONS]:
@@ -474,20 +478,20 @@ def _count(shape: Sequence[Any]) -> int:
     return count
 
 
-def _each(value: Any) -> tuple[int, ...]:
+def _elements_of_each(value: Any) -> tuple[int, ...]:
     """Elements of each tensor; () for what is no list of shapes."""
     with suppress(*WRONG):
-        return tuple(map(_count, value[:PEERS]))
+        return tuple(map(_count_elements, value[:PEERS]))
     return ()
 
 
-def _text(value: Any) -> str:
+def _checked_text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(value)
     return value[:40]
 
 
-def _frames(value: Any) -> Iterator[Frame]:
+def _frames_of_stack(value: Any) -> Iterator[Frame]:
     for item in value[:FRAMES] if type(value) is list else ():
         with suppress(*WRONG):
             number = item["line"]
@@ -534,8 +538,9 @@ class Dump:
     """True when older entries were overwritten before it was written."""
 
     def oldest(self) -> int:
-        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where no call
-        has a time.
+        """When the oldest retained call was made, in nanoseconds since the epoch.
+
+        0 where no call has a time.
         """
         times = (
             time
@@ -546,7 +551,10 @@ class Dump:
         return min(times, default=0)
 
     def newest_time(self) -> float | None:
-        """When its last call was made, in seconds since the epoch; None where it does not say."""
+        """When its last call was made, in seconds since the epoch.
+
+        None where it does not say.
+        """
         if self.newest is None:
             return None
         calls, place = self.newest
@@ -620,7 +628,7 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
     dump = Dump(
         path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else ""
     )
-    dump.members = dict(_members(value.get("pg_config")))
+    dump.members = dict(_members_of_config(value.get("pg_config")))
     entries = value["entries"]
     dump.total = len(entries)
     first = 0
@@ -649,11 +657,14 @@ def is_dump(value: Any) -> bool:
 
 
 def is_entry(value: Any) -> bool:
-    """True for one entry of a dump; torch 2.2 wrote a list of them and nothing else."""
+    """True for one entry of a dump.
+
+    Torch 2.2 wrote a list of them and nothing else.
+    """
     return isinstance(value, dict) and "profiling_name" in value
 
 
-def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
+def _members_of_config(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
     """``{name: {name, desc, ranks: "[0, 1]"}}`` (2.1 and later) and ``{0: [0, 1]}`` (1.4)."""
     known: dict[int, tuple[int, ...]] = {}
     for name, group in islice(config.items(), GROUPS) if isinstance(config, dict) else ():
@@ -665,14 +676,14 @@ def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
             continue
         if id(ranks) not in known:
             if isinstance(ranks, str):
-                known[id(ranks)] = _ranks(ranks)
+                known[id(ranks)] = _ranks_of_text(ranks)
             else:
                 known[id(ranks)] = _rank_list(ranks)
         yield (str(name)[:200], desc[:200]), known[id(ranks)]
 
 
 @lru_cache(maxsize=128)
-def _ranks(text: str) -> tuple[int, ...]:
+def _ranks_of_text(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in NUMBERS.findall(text[: RANKS * 9]))
 
 

@@ -83,7 +83,7 @@ def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     for dump in dumps:
         if dump.rank is not None:
             by_rank.setdefault(dump.rank, []).append(dump)
-    newest = {rank: max(found, key=_time) for rank, found in sorted(by_rank.items())}
+    newest = {rank: max(found, key=_time_of_newest) for rank, found in sorted(by_rank.items())}
     made: dict[tuple[GroupKey, Members], Group] = {}
     spoken = {
         (key, ranks)
@@ -95,24 +95,24 @@ def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     for key, ranks in sorted(spoken):
         known.setdefault(key, []).extend([ranks] if ranks else [])
     for rank, found in sorted(by_rank.items()):
-        for dump in sorted(found, key=_time):
+        for dump in sorted(found, key=_time_of_newest):
             for key in dict.fromkeys((*dump.collectives, *dump.pairs)):
-                members = _members(dump, key, rank, known)
+                members = _members_of_group(dump, key, rank, known)
                 group = made.setdefault((key, members), Group(key[0] or "0", key[1], [], newest))
                 group.sources[rank] = dump
                 group.calls[rank] = dump.collectives.get(key, Calls())
                 group.pairs[rank] = dump.pairs.get(key, Calls())
     for (key, members), group in made.items():
-        group.members = sorted({*(members or _unnamed(key, newest, world)), *group.sources})
+        group.members = sorted({*(members or _unnamed_members(key, newest, world)), *group.sources})
     return list(made.values())
 
 
-def _time(dump: Dump) -> tuple[int, str]:
+def _time_of_newest(dump: Dump) -> tuple[int, str]:
     calls = dump.newest
     return (calls[0].created[calls[1]] if calls else 0, dump.path)
 
 
-def _members(
+def _members_of_group(
     dump: Dump, key: GroupKey, rank: int, known: Mapping[GroupKey, list[Members]]
 ) -> Members:
     """Members of a group of one dump.
@@ -129,7 +129,7 @@ def _members(
     return ()
 
 
-def _unnamed(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set[int]:
+def _unnamed_members(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set[int]:
     """Members of a group of which nothing tells them: everybody, where it is the default group."""
     if key[1] != "default_pg" and key[0] not in ("0", "", "default_pg"):
         return set()
@@ -170,11 +170,13 @@ class GroupFinding:
 
 
 def find_hang(group: Group) -> Iterator[GroupFinding]:
-    """Which ranks are missing from a group, or that all are inside; empty where nothing hangs.
+    """Which ranks are missing from a group, or that all are inside.
+
+    Empty where nothing hangs.
 
     Of a rank whose dump is older than what others have completed with it nothing is known.
     """
-    last, lost = _last(group)
+    last, lost = _last_sequences(group)
     older = _older_dumps(group, last)
     last = {rank: reached for rank, reached in last.items() if rank not in older}
     waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
@@ -185,14 +187,14 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
     inside = [rank for rank, place in waits.items() if place == seq]
     entered = [rank for rank, reached in last.items() if reached >= 0]
     if len(set(last.values())) > 1 and 2 * len(inside) <= len(last):
-        yield from _gap(group, last, waits, lost, older)
+        yield from _gaps_of_group(group, last, waits, lost, older)
     elif seq is not None and (group.no_dump or lost):
         if len(inside) == len(entered):
-            yield _missing(group, seq, last, [], inside, lost)
+            yield _missing_finding(group, seq, last, [], inside, lost)
     elif older:
         return  # whether they are inside, too, their dumps came too early to tell
     elif seq is not None and len(group.members) > 1 and 2 * len(inside) > len(group.members):
-        yield from _stuck(group, seq, inside)
+        yield from _stuck_collective(group, seq, inside)
 
 
 def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
@@ -218,7 +220,7 @@ def _last_proven(group: Group, rank: int) -> int:
     return -1
 
 
-def _last(group: Group) -> tuple[dict[int, int], list[int]]:
+def _last_sequences(group: Group) -> tuple[dict[int, int], list[int]]:
     """rank → its last sequence number, -1 where it never entered.
 
     And ranks whose record was overwritten.
@@ -242,7 +244,7 @@ def _last(group: Group) -> tuple[dict[int, int], list[int]]:
     return dict(sorted(last.items())), lost
 
 
-def _gap(
+def _gaps_of_group(
     group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int], older: list[int]
 ) -> Iterator[GroupFinding]:
     """Ranks that never entered a collective in which others wait, or that others have
@@ -250,22 +252,22 @@ def _gap(
     """
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
-    seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
+    seq = min(waited or [_next_sequence(group, rank, least) for rank in last if last[rank] > least])
     waiting = [rank for rank, reached in last.items() if reached >= seq]
-    if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
+    if waited or any(_is_unconfirmed(group, rank, seq) for rank in waiting):
         missing = [rank for rank, reached in last.items() if reached < seq]
-        found = _missing(group, seq, last, missing, waiting, lost)
+        found = _missing_finding(group, seq, last, missing, waiting, lost)
         if older:
             found.text.append(f"  dump too early, nothing is known: {listed(older)}")
         yield found
 
 
-def _after(group: Group, rank: int, seq: int) -> int:
+def _next_sequence(group: Group, rank: int, seq: int) -> int:
     seqs = group.calls[rank].seqs
     return seqs[bisect_left(seqs, seq + 1)]
 
 
-def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
+def _is_unconfirmed(group: Group, rank: int, seq: int) -> bool:
     """True unless NCCL says that the call is complete, which needs every rank to have
     entered it.
     """
@@ -276,7 +278,7 @@ def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
     return kind.library != "nccl" or kind.op in ALONE or group.state(rank, place) != "completed"
 
 
-def _missing(
+def _missing_finding(
     group: Group,
     seq: int,
     last: dict[int, int],
@@ -303,20 +305,22 @@ def _missing(
         text += [f"    rank {waiting[0]}: {group.word(waiting[0], place)}"]
     if missing:
         text += [f"  never entered it: {listed(missing)}"]
-        text += [f"    rank {rank}: last was {_newest(group, rank)}" for rank in missing[:SHOWN]]
+        text += [
+            f"    rank {rank}: last was {_newest_call(group, rank)}" for rank in missing[:SHOWN]
+        ]
     text += [f"  no dump: {listed(group.no_dump)}"] if group.no_dump else []
     text += [f"  record overwritten, nothing is known: {listed(lost)}"] if lost else []
     return GroupFinding("flight.missing", group, data, text, missing or waiting, missing, waiting)
 
 
-def _newest(group: Group, rank: int) -> str:
+def _newest_call(group: Group, rank: int) -> str:
     dump = group.dumps[rank]
     if dump.newest:
         return dump.word(*dump.newest)
     return "nothing"
 
 
-def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
+def _stuck_collective(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
     """Every member launched the same collective and nobody, or the smaller part, finished it.
 
     Nothing where all states say completed: such a dump was taken before the watchdog retired the
@@ -349,12 +353,14 @@ def crossed(found: Iterable[GroupFinding]) -> None:
         stop.fields["crossed"] = []
         for other in stuck:
             both = stop.group.calls.keys() & other.group.calls.keys()
-            later = [_made(other, rank) - _made(stop, rank) for rank in both]
+            later = [
+                _time_of_stuck_call(other, rank) - _time_of_stuck_call(stop, rank) for rank in both
+            ]
             if min(later, default=0) < 0 < max(later, default=0):
                 stop.fields["crossed"].append(other.group.name)
 
 
-def _made(stop: GroupFinding, rank: int) -> int:
+def _time_of_stuck_call(stop: GroupFinding, rank: int) -> int:
     """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does
     not hold it.
     """
@@ -411,16 +417,20 @@ Pair = tuple[int, int]
 
 def unpaired(group: Group) -> Iterator[GroupFinding]:
     """One finding per pair of ranks whose sends and receives do not match."""
-    sends, receives, open_ended = _collect(group)
+    sends, receives, open_ended = _collect_pairs(group)
     for pair in sorted(sends.keys() | receives.keys()):
         src, dst = pair
         if src in group.dumps and dst in group.dumps:
-            found = _differ(group, pair, sends.get(pair, []), receives.get(pair, []), open_ended)
+            found = _differing_pair(
+                group, pair, sends.get(pair, []), receives.get(pair, []), open_ended
+            )
             if found is not None:
                 yield found
 
 
-def _collect(group: Group) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]], Counter[int]]:
+def _collect_pairs(
+    group: Group,
+) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]], Counter[int]]:
     """Places of sends and of receives by pair, and how many receives from any source
     each rank has.
     """
@@ -441,7 +451,7 @@ def _collect(group: Group) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]]
     return sends, receives, anybody
 
 
-def _differ(
+def _differing_pair(
     group: Group, pair: Pair, sends: list[int], receives: list[int], anybody: Counter[int]
 ) -> GroupFinding | None:
     src, dst = pair
@@ -453,26 +463,26 @@ def _differ(
     sent = len(sends)
     received = len(receives) + wild
     if sent > received and group.pairs[src].open[sends[received]]:
-        return _stop(group, pair, (sent, received), [src], src, sends[received], None)
+        return _stop_of_pair(group, pair, (sent, received), [src], src, sends[received], None)
     if received > sent and group.pairs[dst].open[receives[sent]]:
-        return _stop(group, pair, (sent, received), [dst], dst, receives[sent], None)
+        return _stop_of_pair(group, pair, (sent, received), [dst], dst, receives[sent], None)
     if not wild:
         for a, b in zip(sends, receives, strict=False):
-            sizes = _elements(group, src, a), _elements(group, dst, b)
+            sizes = _elements_of_call(group, src, a), _elements_of_call(group, dst, b)
             if None not in sizes and sizes[0] != sizes[1]:
                 waiting = [rank for rank, at in ((src, a), (dst, b)) if group.pairs[rank].open[at]]
-                return _stop(group, pair, (sent, received), waiting, src, a, sizes)
+                return _stop_of_pair(group, pair, (sent, received), waiting, src, a, sizes)
     return None
 
 
-def _elements(group: Group, rank: int, place: int) -> int | None:
+def _elements_of_call(group: Group, rank: int, place: int) -> int | None:
     kind = group.sources[rank].kinds[group.pairs[rank].kinds[place]]
     if kind.op == "send":
         return kind.inputs.total
     return kind.outputs.total
 
 
-def _stop(
+def _stop_of_pair(
     group: Group,
     pair: Pair,
     counts: tuple[int, int],
@@ -530,11 +540,13 @@ MOSTLY, WORTH = 2 / 3, SECOND // 1000
 def find_straggler(
     group: Group, hosts: Mapping[int, str], goes_on: bool = False
 ) -> GroupFinding | None:
-    """The collective for which one rank let the others wait longest; None where nobody was late.
+    """The collective for which one rank let the others wait longest.
+
+    None where nobody was late.
 
     goes_on: the job was seen to make calls; then one that comes last to most of them is late.
     """
-    columns = _columns(group)
+    columns = _columns_of_times(group)
     if len(columns) < 2:
         return None
     ranks = list(columns)
@@ -542,7 +554,7 @@ def find_straggler(
     names = {hosts.get(rank, "") for rank in ranks}
     one_clock = len(names) == 1 and "" not in names
     if not one_clock:
-        times = _corrected(ranks, times, hosts)
+        times = _corrected_times(ranks, times, hosts)
     spreads = []
     lasts = Counter[int]()
     for row in zip(*times, strict=True):
@@ -554,12 +566,12 @@ def find_straggler(
         usual = median(spreads)
     number = max(range(len(spreads)), key=spreads.__getitem__)
     found = [column[number] for column in times]
-    middle = _middle(found)
+    middle = _lower_median(found)
     behind = max(found) - middle
     blind = not one_clock and len(spreads) < FEW
     latest, often = lasts.most_common(1)[0]
     if goes_on and one_clock and usual >= WORTH and often >= MOSTLY * len(spreads):
-        behind_of = [row[latest] - _middle(row) for row in zip(*times, strict=True)]
+        behind_of = [row[latest] - _lower_median(row) for row in zip(*times, strict=True)]
         number = max(range(len(behind_of)), key=behind_of.__getitem__)
         seconds = {ranks[latest]: round(behind_of[number] / SECOND, 3)}
         return _late_stop(group, number, seconds, usual, often, len(spreads))
@@ -574,12 +586,12 @@ def find_straggler(
     return _late_stop(group, number, seconds, usual, lasts[order[0]], len(spreads))
 
 
-def _middle(times: Iterable[int]) -> int:
+def _lower_median(times: Iterable[int]) -> int:
     ordered = sorted(times)
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _columns(group: Group) -> dict[int, array[int]]:
+def _columns_of_times(group: Group) -> dict[int, array[int]]:
     """rank → when it called each collective that all ranks with records still hold; {} where they
     do not line up.
     """
@@ -598,7 +610,7 @@ def _columns(group: Group) -> dict[int, array[int]]:
     return {}
 
 
-def _corrected(
+def _corrected_times(
     ranks: list[int], times: list[array[int]], hosts: Mapping[int, str]
 ) -> list[array[int]]:
     """Times on a common clock: each host's usual distance from the middle taken off."""

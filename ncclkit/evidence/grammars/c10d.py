@@ -243,12 +243,12 @@ def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
     seq = late or waits
     return data | {
         "seq": int(seq[2]) if seq else None,
-        "missing": _numbers(missing[1]) if missing else [],
-        "waiting": _numbers(waits[1]) if waits else [],
+        "missing": _numbers_of_text(missing[1]) if missing else [],
+        "waiting": _numbers_of_text(waits[1]) if waits else [],
     }
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers_of_text(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d{1,9}", text)]
 
 

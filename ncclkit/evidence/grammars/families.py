@@ -142,7 +142,7 @@ def classify(message: str, file: str = "") -> dict[str, Any]:
     message: the text after ``NCCL WARN``; file: the NCCL source file that printed it, which settles
     texts such as ``Cuda failure`` in ``transport/nvls.cc``.
     """
-    data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
+    data: dict[str, Any] = {"family": _family_of_text(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
         data |= {"status": parse_int(match["status"]), "vendor": parse_int(match["vendor"])}
         data |= {"routed": True} if ROUTED.search(message) else {}
@@ -162,7 +162,7 @@ _NUMBERS = re.compile(r"\b\d[\d.]*\b|0x[0-9a-f]+")
 
 
 @lru_cache(4096)
-def _family(text: str) -> str:
+def _family_of_text(text: str) -> str:
     """The first family that fits; no family depends on a number, so floods are decided once."""
     return next((name for name, pattern in _FAMILIES if pattern.search(text)), "other")
 

@@ -29,7 +29,9 @@ Make = Callable[["re.Match[str]", Data, "Line"], "Data | None"]
 
 @dataclass(frozen=True, slots=True)
 class LabelledEvent(Event):
-    """An event whose rank is a launcher's label: right on one host, perhaps a local rank on many.
+    """An event whose rank is a launcher's label.
+
+    Right on one host, perhaps a local rank on many.
 
     Only while files are read; what is handed on is an `Event`.
     """
@@ -87,7 +89,7 @@ class Line:
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
         if text in ("", self.text):
-            quoted = _short(self.quote)
+            quoted = _short_text(self.quote)
         else:
             quoted = clip(text)
         if redact.REDACTED in quoted:  # what only several lines together tell
@@ -112,8 +114,9 @@ class Rule:
     """True when the pattern asks for certain digits, not for any."""
 
     def read(self, line: Line) -> Event | None:
-        """The event of this rule on `line`, or None.  A wrapped message is looked for over `span`
-        lines.
+        """The event of this rule on `line`, or None.
+
+        A wrapped message is looked for over `span` lines.
         """
         match = self.pattern.search(line.text)
         text = line.text
@@ -147,8 +150,10 @@ class Rule:
 def rule(
     kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any
 ) -> Rule:
-    """A rule.  Groups of digits become integers, and `fixed` adds constant data.  A field that a
-    line lacks is None.
+    """A rule.
+
+    Groups of digits become integers, and `fixed` adds constant data. A field that a line lacks is
+    None.
 
     Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of
     `data`; a `make` that returns ``_line`` cites that line.
@@ -169,7 +174,9 @@ def rule(
 
 
 def up_to_first(pattern: str) -> str:
-    """A pattern that leads to the first match of `pattern` in a line and never to a later one.
+    """A pattern that leads to the first match of `pattern` in a line.
+
+    And never to a later one.
 
     It guards against quadratic time: ``X.*Y`` would be tried from each ``X`` of a line that has
     many and no ``Y``.
@@ -213,10 +220,10 @@ def clip(text: str) -> str:
 
     Both ends stay, as both name the fault.
     """
-    return _short(secrets.text(text))
+    return _short_text(secrets.text(text))
 
 
-def _short(text: str) -> str:
+def _short_text(text: str) -> str:
     if len(text) <= TEXT:
         return text
     return f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"

@@ -37,7 +37,7 @@ def _neighbours(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
-def _known(numbers: str) -> list[int]:
+def _known_ranks(numbers: str) -> list[int]:
     return [int(rank) for rank in numbers.split("/") if rank != "-1"]
 
 
@@ -48,9 +48,9 @@ def _trees(match: re.Match[str], data: Data, line: Line) -> Data | None:
     trees = [
         {
             "channel": int(channel),
-            "children": _known(below),
+            "children": _known_ranks(below),
             "rank": int(rank),
-            "parent": next(iter(_known(up)), None),
+            "parent": next(iter(_known_ranks(up)), None),
         }
         for channel, below, rank, up in said
     ]
@@ -60,8 +60,8 @@ def _trees(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _tree(match: re.Match[str], data: Data, line: Line) -> Data:
-    below = _known(match["below"])
-    up = next(iter(_known(match["up"])), None)
+    below = _known_ranks(match["below"])
+    up = next(iter(_known_ranks(match["up"])), None)
     tree = {"channel": data["channel"], "children": below, "rank": data["rank"], "parent": up}
     return {"algo": "TREE", "trees": [tree]}
 
@@ -73,18 +73,18 @@ def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
     mask = data["mask"].rstrip(".")
     return data | {
         "mask": mask,
-        "cpus": _listed(mask) if match[0].startswith("nccl") else _masked(mask),
+        "cpus": _cpus_of_list(mask) if match[0].startswith("nccl") else _cpus_of_mask(mask),
     }
 
 
-def _masked(mask: str) -> int | None:
+def _cpus_of_mask(mask: str) -> int | None:
     words = re.fullmatch(r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,200}", mask)
     if words:
         return bin(int(mask.replace(",", ""), 16)).count("1")
     return None
 
 
-def _listed(mask: str) -> int | None:
+def _cpus_of_list(mask: str) -> int | None:
     runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in mask.split(",")]
     if all(runs):
         return sum(int(run[2] or run[1]) - int(run[1]) + 1 for run in runs if run)

@@ -31,7 +31,7 @@ SEQ = re.compile(
 SIZES = re.compile(r"sizes?[\"']?[ :=]{1,3}(\[\[[\d, \[\]]{0,400}\]\])")
 
 
-def _verdict(line: Line) -> tuple[dict[str, str], Data]:
+def _fields_of_verdict(line: Line) -> tuple[dict[str, str], Data]:
     """The lines ``name: value`` of a verdict, and what all kinds of verdicts have of them."""
     fields: dict[str, str] = {}
     for own in line.own(FIELDS):
@@ -44,14 +44,16 @@ def _verdict(line: Line) -> tuple[dict[str, str], Data]:
     return fields, {"group": group, "desc": desc, "op": op, "root": "", "holds": []}
 
 
-def _ranks(text: str) -> list[int]:
+def _ranks_of_text(text: str) -> list[int]:
     return sorted(int(number) for number in re.findall(r"\d{1,7}", text))
 
 
 def _missing(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    fields, common = _verdict(line)
-    missing = _ranks(fields.get("missing ranks", ""))
-    waiting = [rank for rank in _ranks(fields.get("expected ranks", "")) if rank not in missing]
+    fields, common = _fields_of_verdict(line)
+    missing = _ranks_of_text(fields.get("missing ranks", ""))
+    waiting = [
+        rank for rank in _ranks_of_text(fields.get("expected ranks", "")) if rank not in missing
+    ]
     if not missing:
         return None
     empty: Data = {"no_dump": [], "overwritten": [], "frames": [], "last_seq": {}, "stacks": {}}
@@ -59,7 +61,7 @@ def _missing(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    fields, common = _verdict(line)
+    fields, common = _fields_of_verdict(line)
     odd: dict[str, list[int]] = {}
     field = right = ""
     for rank, error, values in CULPRIT.findall(fields.get("error msg", "")):
@@ -73,7 +75,9 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
     if field == "sizes" and common["op"] in ROOTED and no_list:
         return None
     wrong = {rank for ranks in odd.values() for rank in ranks}
-    others = [rank for rank in _ranks(fields.get("expected ranks", "")) if rank not in wrong]
+    others = [
+        rank for rank in _ranks_of_text(fields.get("expected ranks", "")) if rank not in wrong
+    ]
     if not odd:
         return None
     sides = [{"value": value, "ranks": sorted(ranks)} for value, ranks in odd.items()]

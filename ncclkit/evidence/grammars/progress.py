@@ -61,7 +61,7 @@ RANK = re.compile(rb"\[rank\d+\]")
 
 def read_progress(line: Line) -> Iterator[Event]:
     """The last bar or counter of a line."""
-    match = _last(line.text)
+    match = _last_counter(line.text)
     if match:
         total = match["total"]
         data = {
@@ -72,7 +72,7 @@ def read_progress(line: Line) -> Iterator[Event]:
         yield line.event("progress", data)
 
 
-def _last(text: str) -> re.Match[str] | None:
+def _last_counter(text: str) -> re.Match[str] | None:
     bars = []
     if "<" in text:
         bars = list(BAR.finditer(text))
@@ -97,8 +97,9 @@ LastLines = dict[tuple[bytes, ...], ProgressLine]
 def latest(
     data: bytes, limit: int, *, many_speakers: bool, at_end_of_file: bool, search_further_back: bool
 ) -> LastLines:
-    """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes
-    before `limit`.
+    """The last line of each speaker that shows its progress.
+
+    Looked for in the last `LOOK` bytes before `limit`.
 
     many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until
     no more speakers are found; search_further_back: so it is where there is nothing.
@@ -109,7 +110,7 @@ def latest(
         low = max(0, high - size)
         low = low and (data.find(b"\n", low, high) + 1 or low)
         known = len(found)
-        ends = _collect(data[low:high], ends, found, many_speakers)
+        ends = _collect_speakers(data[low:high], ends, found, many_speakers)
         if found and not (at_end_of_file and len(found) > known and size < REACH):
             break
         if not found and not search_further_back:
@@ -119,7 +120,7 @@ def latest(
     return found
 
 
-def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
+def _collect_speakers(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
     """Add the speakers of these lines, the last first.
 
     Of unnamed ones that share a file the furthest counts.
@@ -129,14 +130,14 @@ def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
     tries, at = UNNAMED, ends
     for at, line in enumerate(reversed(text.split(b"\n")), ends):
         for raw in reversed(line.split(b"\r")) if b"\r" in line else (line,):
-            who = _who(raw)
+            who = _speaker_of_line(raw)
             again = who in found
             if again and (who or not shared or not tries):
                 continue
             for anchor in ANCHORS:
                 if anchor in raw:
                     tries -= not who
-                    match = _last(raw[-WIDE:].decode("utf-8", "replace"))
+                    match = _last_counter(raw[-WIDE:].decode("utf-8", "replace"))
                     if match:
                         step = int(match["step"])
                         if not again or step > found[who].step:
@@ -145,7 +146,7 @@ def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
     return at
 
 
-def _who(raw: bytes) -> tuple[bytes, ...]:
+def _speaker_of_line(raw: bytes) -> tuple[bytes, ...]:
     label = None
     if raw[:1] in STARTS:
         label = LABEL.match(raw)

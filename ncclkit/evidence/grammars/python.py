@@ -87,14 +87,14 @@ def read_exceptions(line: Line) -> Iterator[Event]:
     """
     place = line.body.find(HEADER)
     if place >= 0:
-        yield from _traceback(line, place)
+        yield from _events_of_traceback(line, place)
     elif IGNORED in line.body:
-        yield from _ignored(line)
+        yield from _ignored_error(line)
     else:
-        yield from _bare(line)
+        yield from _bare_exception(line)
 
 
-def _ignored(line: Line) -> Iterator[Event]:
+def _ignored_error(line: Line) -> Iterator[Event]:
     """The error that Python goes on after, with or without its traceback."""
     for later in line.own(LIMIT):
         body = later.body
@@ -105,16 +105,16 @@ def _ignored(line: Line) -> Iterator[Event]:
             return
 
 
-def _traceback(line: Line, place: int) -> Iterator[Event]:
+def _events_of_traceback(line: Line, place: int) -> Iterator[Event]:
     if "\\n" in line.body[place:]:
-        yield from _escaped(line, place)
+        yield from _escaped_traceback(line, place)
         return
-    shape = _shape(line.body[:place])
+    shape = _shape_of_prefix(line.body[:place])
     lines: list[Line] = []
-    region = _region(enumerate(_bodies(line, place, shape, lines)))
+    region = _read_region(enumerate(_bodies_of_process(line, place, shape, lines)))
     frames = None
     if region:
-        frames = _separate(region)
+        frames = _separate_frames(region)
     if region is None or frames is None:
         # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for
         # themselves
@@ -123,13 +123,15 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
     if len(region.finals) != 1:
         raw = list(dict.fromkeys(raw))
     for number, final in region.finals:
-        yield _event(line, final, frames, [*raw, lines[number].quote], lines[number].number)
+        yield _exception_event(
+            line, final, frames, [*raw, lines[number].quote], lines[number].number
+        )
 
 
-def _bodies(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[str]:
+def _bodies_of_process(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[str]:
     """The next lines of this process without their prefix; `lines` keeps what was looked at."""
     for later in line.own(LIMIT):
-        if _shape(later.body[:place]) == shape:
+        if _shape_of_prefix(later.body[:place]) == shape:
             lines.append(later)
             yield REPEATED.sub("", later.body[place:])
 
@@ -147,7 +149,7 @@ class Region:
     """Frames that stood before the first last line."""
 
 
-def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
+def _read_region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     """Frames and last lines up to the end.
 
     None for what is torn, or goes on in another traceback.
@@ -156,7 +158,7 @@ def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     for number, body in numbered:
         if region.finals and body.startswith(ORIGINAL):
             # what a worker raised, and its parent only passed on
-            return _region(numbered) or region
+            return _read_region(numbered) or region
         match = FRAME.match(body)
         if match:
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
@@ -167,14 +169,14 @@ def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
                 return None
         elif not body and not region.finals or not region.frames:
             continue
-        elif not _finish(region, number, body):
+        elif not _take_final(region, number, body):
             break
     if region.finals:
         return region
     return None
 
 
-def _finish(region: Region, number: int, body: str) -> bool:
+def _take_final(region: Region, number: int, body: str) -> bool:
     """Take a last line; False where it is none."""
     first = not region.finals
     final = (ANY if first else FINAL).match(body.strip())
@@ -186,7 +188,7 @@ def _finish(region: Region, number: int, body: str) -> bool:
     return True
 
 
-def _separate(region: Region) -> list[Frame] | None:
+def _separate_frames(region: Region) -> list[Frame] | None:
     """The frames of each of the mixed tracebacks, which can be told only where all of them are the
     same.
     """
@@ -203,7 +205,7 @@ def _separate(region: Region) -> list[Frame] | None:
     return [frame(file, number, func) for file, number, func in counts]
 
 
-def _event(
+def _exception_event(
     line: Line, final: re.Match[str], frames: list[Frame], raw: list[str], until: int
 ) -> Event:
     kind = final["type"]
@@ -218,7 +220,7 @@ def _event(
     return line.event("python.exception", data, text="\n".join(raw))
 
 
-def _bare(line: Line) -> Iterator[Event]:
+def _bare_exception(line: Line) -> Iterator[Event]:
     body = LOGGER.sub("", REPEATED.sub("", line.body)).strip()
     match = FINAL.match(body)
     if (
@@ -226,10 +228,10 @@ def _bare(line: Line) -> Iterator[Event]:
         and (match["message"] or "." in match["type"])
         and not match["type"].startswith("nccl")
     ):
-        yield _event(line, match, [], [line.text], line.number)
+        yield _exception_event(line, match, [], [line.text], line.number)
 
 
-def _escaped(line: Line, place: int) -> Iterator[Event]:
+def _escaped_traceback(line: Line, place: int) -> Iterator[Event]:
     """A traceback inside a JSON string, as torchrun's error handler logs it."""
     lines = line.body[place:].replace('\\"', '"').split("\\n")
     frames = [frame(m["file"], m["line"], m["func"] or "?") for m in map(FRAME.match, lines) if m]
@@ -239,10 +241,10 @@ def _escaped(line: Line, place: int) -> Iterator[Event]:
         if match
     ]
     if frames and finals:
-        yield _event(line, finals[-1], frames, lines, line.number)
+        yield _exception_event(line, finals[-1], frames, lines, line.number)
 
 
-def _shape(prefix: str) -> str:
+def _shape_of_prefix(prefix: str) -> str:
     """A logger's prefix with its times blanked.
 
     The clock may tick inside a traceback, a rank stays.
@@ -284,7 +286,7 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
     message = ""
     if len(said) == 1:
         message = said.pop()
-    frames = _frames(lines)
+    frames = _first_stack(lines)
     return data | {
         "message": message,
         "raised": (
@@ -297,7 +299,7 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
-def _frames(lines: list[str]) -> list[Frame]:
+def _first_stack(lines: list[str]) -> list[Frame]:
     """The first stack; empty where the numbers show that stacks of several processes are mixed."""
     found = [match for match in map(CPP_FRAME.match, lines) if match]
     starts = [place for place, match in enumerate(found) if match["number"] == "0"]

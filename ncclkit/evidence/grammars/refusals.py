@@ -59,10 +59,10 @@ def english(line: str) -> str:
     if _WORDS.search(line):
         line = _SHELL.sub(lambda match: f": line {match[match.lastindex or 0]}: ", line)
         line = _WORDS.sub(lambda match: FOREIGN[match[0]], line)
-    return _NUMBER.sub(lambda match: _named(match, line), line)
+    return _NUMBER.sub(lambda match: _number_with_text(match, line), line)
 
 
-def _named(match: re.Match[str], line: str) -> str:
+def _number_with_text(match: re.Match[str], line: str) -> str:
     """The number of a refusal with its text behind it, unless the line says it."""
     text = ERRNO.get(int(match["number"]), "")
     if text and text.lower() not in line.lower():

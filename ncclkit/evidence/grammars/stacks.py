@@ -78,20 +78,20 @@ def read_stack(line: Line) -> Iterator[Event]:
     """The stack that begins on this line, if it is one, in whatever column."""
     begins = BEGINS.search(line.body, 0, LEAD)
     if begins and begins.start():
-        line = _shifted(line, begins.start())
+        line = _without_lead(line, begins.start())
     match = PYSPY.match(line.body)
     if match:
         if (match["name"] or "MainThread") == "MainThread":
-            yield from _collect(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
+            yield from _collect_frames(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
     elif match := FAULT.match(line.body):
-        yield from _collect(line, FAULT_FRAME, match["name"] or match["tid"], "faulthandler")
+        yield from _collect_frames(line, FAULT_FRAME, match["name"] or match["tid"], "faulthandler")
     elif match := PYSTACK.match(line.body):
-        yield from _pystack(line)
+        yield from _pystack_event(line)
     elif line.body.startswith("#0 "):
-        yield from _collect(line, GDB_FRAME, "", "gdb")
+        yield from _collect_frames(line, GDB_FRAME, "", "gdb")
 
 
-def _shifted(line: Line, lead: int) -> Line:
+def _without_lead(line: Line, lead: int) -> Line:
     """The line without what stands before its stack.
 
     Of the lines after it, those with the same are its own.
@@ -106,11 +106,13 @@ def _shifted(line: Line, lead: int) -> Line:
     return replace(line, body=line.body[lead:], following=following)
 
 
-def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> Iterator[Event]:
+def _collect_frames(
+    line: Line, pattern: re.Pattern[str], thread: str, tool: str
+) -> Iterator[Event]:
     frames: list[Frame] = []
     raw = [line.text]
     bodies = (later.body for later in line.own(LIMIT))
-    for body in _unwrapped(line.body, bodies) if tool == "gdb" else bodies:
+    for body in _unwrapped_frames(line.body, bodies) if tool == "gdb" else bodies:
         match = pattern.match(body)
         if not match:
             break
@@ -129,7 +131,7 @@ def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> It
         )
 
 
-def _pystack(line: Line) -> Iterator[Event]:
+def _pystack_event(line: Line) -> Iterator[Event]:
     """The main thread of a process, with its native frames and what its other threads are in."""
     threads: list[Data] = []
     raw, peer = [], {}
@@ -147,7 +149,7 @@ def _pystack(line: Line) -> Iterator[Event]:
                 }
             )
         elif found := PYSTACK_FRAME.match(body):
-            _add(threads[-1], found)
+            _add_frame(threads[-1], found)
         elif found := PYSTACK_PEER.match(body):
             peer[found["name"]] = int(found["rank"])
         elif body.strip() and not body.startswith("      "):
@@ -172,7 +174,7 @@ def _pystack(line: Line) -> Iterator[Event]:
         yield line.event("stack", data, text="\n".join(raw).strip(), pid=line.pid or pid)
 
 
-def _add(thread: Data, found: re.Match[str]) -> None:
+def _add_frame(thread: Data, found: re.Match[str]) -> None:
     if found["kind"] == "Python":
         thread["frames"].insert(0, frame(found["file"], found["line"], found["func"]))
         thread["native"] = []  # what follows was called by this one
@@ -183,7 +185,7 @@ def _add(thread: Data, found: re.Match[str]) -> None:
         ][:INNERMOST]
 
 
-def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:
+def _unwrapped_frames(joined: str, lines: Iterator[str]) -> Iterator[str]:
     """gdb wraps long argument lists.
 
     The rest of a frame is indented.  Ends where the next stack begins.
@@ -232,7 +234,9 @@ def from_json(value: Any, path: str, rank: int | None) -> list[Event]:
         if thread.get("thread_name") not in ("MainThread", None) and thread["pid"] in events:
             continue
         frames = [
-            frame(str(f.get("filename", "")), _number(f.get("line")), str(f.get("name", "")))
+            frame(
+                str(f.get("filename", "")), _number_or_none(f.get("line")), str(f.get("name", ""))
+            )
             for f in thread["frames"][:LIMIT]
             if isinstance(f, dict)
         ]
@@ -253,7 +257,7 @@ def from_json(value: Any, path: str, rank: int | None) -> list[Event]:
     return list(events.values())
 
 
-def _number(value: Any) -> int | None:
+def _number_or_none(value: Any) -> int | None:
     if isinstance(value, int):
         return value
     return None

@@ -15,8 +15,9 @@ SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
 
 
 def signal_of(exitcode: int | None) -> int | None:
-    """The signal in an exit status: -9 of torchrun and Python, 137 of shells and Slurm; None for an
-    ordinary exit.
+    """The signal in an exit status; None for an ordinary exit.
+
+    -9 of torchrun and Python, 137 of shells and Slurm.
     """
     if exitcode is None:
         return None

@@ -60,8 +60,9 @@ Key = tuple[Any, ...]
 
 
 class Deduplication:
-    """Puts what the lines of one file say into a `Merger`, the repeated ones without
-    reading them.
+    """Puts what the lines of one file say into a `Merger`.
+
+    The repeated ones without reading them.
     """
 
     def __init__(self, merger: Merger) -> None:
@@ -73,7 +74,10 @@ class Deduplication:
         self.plain: dict[bytes, bool] = {}
 
     def read(self, block: Block) -> None:
-        """Take what the block's own lines say, in their order; floods of lines are only counted."""
+        """Take what the block's own lines say, in their order.
+
+        Floods of lines are only counted.
+        """
         for start, raw, number, choice in block.shown():
             self.take(block, start, raw, number, choice)
         block.lines.clear()  # they know this block
@@ -93,7 +97,7 @@ class Deduplication:
         events, ahead = block.line_events(start, start + len(raw), number, choice)
         floods = [new for event in events if (new := self.merger.add_line(event))]
         if key is not None and not ahead and (key[0] or not events) and all(map(merges, events)):
-            _keep(self.floods, key, floods)
+            _keep_value(self.floods, key, floods)
 
     def _key(self, raw: bytes, choice: Choice) -> tuple[Key | None, bytes]:
         """What the event of a line is merged by, and the number in which such lines differ.
@@ -105,7 +109,7 @@ class Deduplication:
             start = start[22:]
         head = ()
         if said:
-            head = self.heads.get(start) or _keep(self.heads, start, _head(start))
+            head = self.heads.get(start) or _keep_value(self.heads, start, _key_of_head(start))
         if not head:
             return (None if choice.digits_matter else (None, raw.translate(DIGITS))), b""
         if said.startswith(b"WARN "):
@@ -124,7 +128,7 @@ class Deduplication:
 
     def _channel(self, name: bytes) -> bytes:
         match = CHANNEL.fullmatch(name)
-        number: bytes = _keep(self.channels, name, match[1] if match else b"")
+        number: bytes = _keep_value(self.channels, name, match[1] if match else b"")
         return number
 
     def _text(self, said: bytes, choice: Choice) -> bytes:
@@ -134,20 +138,20 @@ class Deduplication:
         shape = said.translate(DIGITS)
         plain = self.plain.get(shape)
         if plain is None:
-            plain = _keep(self.plain, shape, _is_plain(said, choice))
+            plain = _keep_value(self.plain, shape, _is_plain(said, choice))
         if plain:
             return shape
         return VOID.sub(b"<0>", said)
 
 
-def _keep(known: dict[Any, Any], key: Any, value: Any) -> Any:
+def _keep_value(known: dict[Any, Any], key: Any, value: Any) -> Any:
     if len(known) >= KEPT:
         known.clear()
     known[key] = value
     return value
 
 
-def _head(start: bytes) -> Key:
+def _key_of_head(start: bytes) -> Key:
     """Launcher's label, host and process, place.
 
     Without clock and thread.  Nothing for any other beginning.
@@ -187,11 +191,13 @@ class Speakers:
         """Add the ranks of one block."""
         data, limit, tasks = block.data, block.limit, block.context.tasks
         if not self.started or limit <= 2 * SAMPLE:
-            self.heard |= _ranks(data, 0, limit, tasks)
+            self.heard |= _ranks_of_speakers(data, 0, limit, tasks)
         else:
-            new = _ranks(data, 0, SAMPLE, tasks) | _ranks(data, limit - SAMPLE, limit, tasks)
+            new = _ranks_of_speakers(data, 0, SAMPLE, tasks) | _ranks_of_speakers(
+                data, limit - SAMPLE, limit, tasks
+            )
             if new - self.heard:  # who else is new here?
-                new |= _ranks(data, 0, limit, tasks)
+                new |= _ranks_of_speakers(data, 0, limit, tasks)
             self.heard |= new
         self.started = True
         low = min(self.heard, default=0)
@@ -200,15 +206,15 @@ class Speakers:
             self.heard |= {
                 rank
                 for rank in range(low, high)
-                if rank not in self.heard and _logs(data, limit, rank, tasks)
+                if rank not in self.heard and _rank_logs(data, limit, rank, tasks)
             }
 
 
-def _ranks(data: bytes, low: int, high: int, tasks: bool) -> set[int]:
+def _ranks_of_speakers(data: bytes, low: int, high: int, tasks: bool) -> set[int]:
     return {int(rank or task) for rank, task in SPEAKER.findall(data, low, high) if rank or tasks}
 
 
-def _logs(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
+def _rank_logs(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
     labels = [b"[rank%d]:" % rank, b"[default%d]:" % rank, *([b"\n%d: " % rank] if tasks else [])]
     return any(data.find(label, 0, limit) >= 0 for label in labels)
 
@@ -318,18 +324,21 @@ def divisible(path: str) -> bool:
 def cut_into_pieces(
     file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool
 ) -> list[ByteRange]:
-    """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
+    """The pieces of an open file of `size` bytes.
+
+    Without those that lie in a hole of it.
+    """
     number = file.fileno()
     made = list[ByteRange]()
     end = -1
     inode = os.fstat(number).st_ino
-    for place in _places(number, size):
+    for place in _starts_of_pieces(number, size):
         if end >= place:
             start = end
         else:
             start = place
         if place + PIECE < size:
-            end = min(size, _line(number, place + PIECE))
+            end = min(size, _start_of_line(number, place + PIECE))
         else:
             end = size
         if start < end:
@@ -337,7 +346,7 @@ def cut_into_pieces(
     return made
 
 
-def _places(file: int, size: int) -> Iterator[int]:
+def _starts_of_pieces(file: int, size: int) -> Iterator[int]:
     """Where pieces that hold data begin."""
     place = 0
     while (found := data(file, place, size)) < size:
@@ -346,7 +355,9 @@ def _places(file: int, size: int) -> Iterator[int]:
 
 
 def data(file: int, place: int, size: int) -> int:
-    """Where the first data of a file lies at or after a place; `size` where only a hole follows.
+    """Where the first data of a file lies at or after a place.
+
+    `size` where only a hole follows.
 
     A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no
     room on a disk.
@@ -383,7 +394,7 @@ def end_of_data(file: int, place: int, size: int) -> int:
     return size
 
 
-def _line(file: int, place: int) -> int:
+def _start_of_line(file: int, place: int) -> int:
     """Where the first line begins at or after a place."""
     text = os.pread(file, REACH, place - 1)
     return place + (text.find(b"\n") if b"\n" in text else 0)
@@ -398,15 +409,17 @@ def scan_piece(piece: ByteRange) -> ScanResult:
                 problem="was replaced by another file while it was read; read it again."
             )
         merger = Merger()
-        for event in _before(number, piece):
+        for event in _trace_before(number, piece):
             merger.continues(event)
-        found = gather(_blocks(number, piece), merger, labelled=piece.labelled, stacks=piece.stacks)
+        found = gather(
+            _blocks_of_piece(number, piece), merger, labelled=piece.labelled, stacks=piece.stacks
+        )
         if os.fstat(number).st_size < piece.end:
             found.problem = "became shorter while it was read; read it again."
         return found
 
 
-def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
+def _blocks_of_piece(file: int, piece: ByteRange) -> Iterator[Block]:
     """The blocks of a piece.
 
     Of a line longer than a block, those inside it are left out, as `scan.blocks` does.
@@ -433,7 +446,7 @@ def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
         del data  # before the next is made
 
 
-def _before(file: int, piece: ByteRange) -> Iterator[Event]:
+def _trace_before(file: int, piece: ByteRange) -> Iterator[Event]:
     """The back-trace in the lines before a piece, which its first lines may continue."""
     start = max(0, piece.start - TRACE_GAP * scan.WIDE)
     data = b""
@@ -457,7 +470,7 @@ def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: b
         if labelled:
             speakers.listen(block)
         if stacks:
-            found.heads += _heads(block)
+            found.heads += _heads_of_block(block)
         found.ends += block.ends
         found.open = block.data[block.limit - 1 : block.limit] not in (b"\n", b"")
         del block
@@ -468,7 +481,7 @@ def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: b
     return found
 
 
-def _heads(block: Block) -> Iterator[Head]:
+def _heads_of_block(block: Block) -> Iterator[Head]:
     number, counted = block.number, 0
     for match in HEADS.finditer(block.data, 0, block.limit):
         number += block.data.count(b"\n", counted, match.start())
@@ -482,7 +495,7 @@ def joined(pieces: Iterable[ScanResult]) -> ScanResult:
     whole = ScanResult()
     for piece in pieces:
         for event in piece.events:
-            merger.add_event(_moved(event, whole.ends))
+            merger.add_event(_moved_event(event, whole.ends))
         whole.heads += [(line + whole.ends, pid, rank) for line, pid, rank in piece.heads]
         whole.ends += piece.ends
         whole.open = piece.open
@@ -496,7 +509,7 @@ def joined(pieces: Iterable[ScanResult]) -> ScanResult:
     return whole
 
 
-def _moved(event: Event, lines: int) -> Event:
+def _moved_event(event: Event, lines: int) -> Event:
     """An event whose lines are counted from farther back."""
     if not lines:
         return event

@@ -90,14 +90,21 @@ def plain_text(data: bytes) -> bytes:
     """
     given = data.decode("utf-8", "replace")
     plain = whole = given.replace("\r\n", "\n")
-    for step in (_characters, _records, _escaped, _quoted, _prefixes, _unwrapped):
+    for step in (
+        _plain_characters,
+        _lines_of_records,
+        _lines_of_escapes,
+        _without_quotes,
+        _without_prefixes,
+        _unwrapped_text,
+    ):
         plain = step(plain)
     if plain == whole:
         return data
     return plain.encode("utf-8", "replace")
 
 
-def _characters(text: str) -> str:
+def _plain_characters(text: str) -> str:
     """Blanks, quotes and colours as programs write them; HTML as text."""
     if "<?xml" in text[:100] or (not ODD.search(text) and "<br" not in text and "<pre" not in text):
         return text
@@ -110,7 +117,7 @@ def _characters(text: str) -> str:
     return plain.translate(PLAIN)
 
 
-def _escaped(text: str) -> str:
+def _lines_of_escapes(text: str) -> str:
     r"""The lines of a text that has ``\n`` for its line ends, as a field of JSON has."""
     count = text.count("\\n")
     if count < 3 or count < 2 * text.count("\n"):
@@ -119,7 +126,7 @@ def _escaped(text: str) -> str:
     return text.replace('\\"', '"').replace("\\t", "\t").replace("\\r", "").replace("\\n", "\n")
 
 
-def _records(text: str) -> str:
+def _lines_of_records(text: str) -> str:
     """The lines that records of JSON hold, one a line."""
     lines = text.split("\n")
     filled = [line for line in lines if line.strip()]
@@ -129,7 +136,7 @@ def _records(text: str) -> str:
         or sum(line.lstrip()[:1] == "{" for line in filled) < SHARE * len(filled)
     ):
         return text
-    said = [_message(line) for line in lines]
+    said = [_message_of_record(line) for line in lines]
     found = sum(message is not None for message in said)
     if found < SHARE * len(filled):
         return text
@@ -138,7 +145,7 @@ def _records(text: str) -> str:
     )
 
 
-def _message(line: str) -> str | None:
+def _message_of_record(line: str) -> str | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -147,7 +154,7 @@ def _message(line: str) -> str | None:
     return next((text.rstrip("\n") for text in found if isinstance(text, str)), None)
 
 
-def _quoted(text: str) -> str:
+def _without_quotes(text: str) -> str:
     """Without the mark of quoted lines in a mail or in Markdown."""
     marked = len(QUOTE.findall(text))
     if marked >= 3 and marked > 0.2 * text.count("\n"):
@@ -155,21 +162,21 @@ def _quoted(text: str) -> str:
     return text
 
 
-def _prefixes(text: str) -> str:
+def _without_prefixes(text: str) -> str:
     """Without what nine of ten lines begin with, as often as there is something."""
     for _ in range(3):
         lines = text.split("\n")
         filled = [line for line in lines[: 4 * LOOKED] if line.strip()][:LOOKED]
         pattern = None
         if len(filled) >= 4:
-            pattern = _shared(filled)
+            pattern = _shared_prefix(filled)
         if pattern is None:
             return text
-        text = "\n".join(_without(line, pattern) for line in lines)
+        text = "\n".join(_line_without(line, pattern) for line in lines)
     return text
 
 
-def _without(line: str, pattern: re.Pattern[str]) -> str:
+def _line_without(line: str, pattern: re.Pattern[str]) -> str:
     match = pattern.match(line)
     if not match:
         return line
@@ -186,7 +193,7 @@ def _without(line: str, pattern: re.Pattern[str]) -> str:
     return rest
 
 
-def _shared(lines: list[str]) -> re.Pattern[str] | None:
+def _shared_prefix(lines: list[str]) -> re.Pattern[str] | None:
     """What nine of ten lines begin with, whatever the numbers in it.
 
     None where that belongs to the lines.
@@ -201,8 +208,8 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
                 head = edge[0]
             else:
                 head = head[: len(head) - len(head.lstrip())]
-            pattern = _pattern(head)
-            if head.strip() and not SAID.search(head) and _fits(pattern, lines):
+            pattern = _pattern_of_prefix(head)
+            if head.strip() and not SAID.search(head) and _fits_lines(pattern, lines):
                 return pattern
             if head.strip():
                 head = head.rstrip()[:-1]
@@ -211,7 +218,7 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
     return None
 
 
-def _pattern(head: str) -> re.Pattern[str]:
+def _pattern_of_prefix(head: str) -> re.Pattern[str]:
     """A prefix with any numbers in it, and columns of any width.
 
     Blanks at its end may belong to what follows.
@@ -221,7 +228,7 @@ def _pattern(head: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(head[len(inner) :]))
 
 
-def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
+def _fits_lines(pattern: re.Pattern[str], lines: list[str]) -> bool:
     """True where nine of ten lines have it, and without it some begin as lines of known programs
     do.
     """
@@ -231,7 +238,7 @@ def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
     return any(RECORD.match(match.string, match.end()) for match in matches)
 
 
-def _unwrapped(text: str) -> str:
+def _unwrapped_text(text: str) -> str:
     """Lines that were wrapped at a width are whole again.
 
     Blank ones take the place of their other parts.
@@ -245,7 +252,7 @@ def _unwrapped(text: str) -> str:
         return (
             len(line) == width
             and not (RECORD.match(later) or COUNTER.match(later))
-            and _head(later) != _head(line)
+            and _head_of_line(later) != _head_of_line(line)
         )
 
     column = min(column for column in WIDTHS if column >= width)
@@ -266,23 +273,23 @@ def _unwrapped(text: str) -> str:
             len(line) > NEAR * column and not wrapped(line, later)
             for line, later in pairwise(lines)
         )
-        return _joined(lines, wrapped, " ", any_line=soft > 2 * whole)
+        return _joined_lines(lines, wrapped, " ", any_line=soft > 2 * whole)
     # of a single line as long as a terminal is wide, only the commonest widths say it was cut there
     firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (
         hard == 1 or len(table) > 1
     )
     near = sum(NEAR * width < len(line) < width for line in lines)
     if firm:
-        return _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS)
+        return _joined_lines(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS)
     return text
 
 
-def _head(line: str) -> str:
+def _head_of_line(line: str) -> str:
     """How a line begins, whatever the number in it: rows of a table begin alike."""
     return NUMBER.sub("0", line[:7])[:6]
 
 
-def _joined(
+def _joined_lines(
     lines: list[str], wrapped: Callable[[str, str], bool], glue: str, *, any_line: bool = False
 ) -> str:
     """The text with wrapped lines whole.

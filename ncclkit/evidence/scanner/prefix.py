@@ -29,18 +29,18 @@ def moment(text: str, year: datetime | None = None) -> float | None:
     """
     match = STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None)
     if match:
-        return _seconds([int(part) for part in match.groups()[:6]], match[7])
+        return _seconds_of_parts([int(part) for part in match.groups()[:6]], match[7])
     match = DMESG.match(text)
     if match:
         day = [int(match[6]), MONTHS.get(match[1], 0), int(match[2])]
-        return _seconds([*day, *(int(part) for part in match.groups()[2:5])], None)
+        return _seconds_of_parts([*day, *(int(part) for part in match.groups()[2:5])], None)
     match = SLASHED.match(text)
     if match:
         month, of_month, calendar, *hours = (int(part) for part in match.groups())
-        return _seconds([calendar, month, of_month, *hours], None)
+        return _seconds_of_parts([calendar, month, of_month, *hours], None)
     if year is not None and (match := GLOG.search(text)):
         month, of_month = divmod(int(match[1]), 100)
-        return _within(
+        return _within_year(
             year, [month, of_month, *(int(part) for part in match.groups()[1:4])], match[5]
         )
     return None
@@ -51,7 +51,9 @@ def syslog(text: str, year: datetime | None) -> float | None:
     month, day, hours = text[:3], text[4:6], text[7:]
     if year is None or month not in MONTHS:
         return None
-    return _within(year, [MONTHS[month], int(day), *(int(part) for part in hours.split(":"))], None)
+    return _within_year(
+        year, [MONTHS[month], int(day), *(int(part) for part in hours.split(":"))], None
+    )
 
 
 def iso(text: str) -> float | None:
@@ -72,15 +74,15 @@ def iso(text: str) -> float | None:
     return base - shift + (float("0." + fraction[1]) if fraction else 0.0)
 
 
-def _within(year: datetime, parts: list[int], fraction: str | None) -> float | None:
+def _within_year(year: datetime, parts: list[int], fraction: str | None) -> float | None:
     """A moment without its year, not later than a day after `year`."""
-    seconds = _seconds([year.year, *parts], fraction)
+    seconds = _seconds_of_parts([year.year, *parts], fraction)
     if seconds is not None and seconds > year.timestamp() + 86400:
-        seconds = _seconds([year.year - 1, *parts], fraction)
+        seconds = _seconds_of_parts([year.year - 1, *parts], fraction)
     return seconds
 
 
-def _seconds(parts: list[int], fraction: str | None) -> float | None:
+def _seconds_of_parts(parts: list[int], fraction: str | None) -> float | None:
     try:
         whole = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -153,7 +155,7 @@ def parse_prefix(
     text = secrets.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
     line = Line(text, path=path, number=number)
     while match := LAUNCHER.match(text):
-        _launcher(line, match, changed)
+        _take_prefix(line, match, changed)
         text = text[match.end() :]
     if tasks and (task := TASK.match(text)):
         line.rank, line.local, line.speaker = int(task[1]), True, line.speaker + task[0].strip()
@@ -180,7 +182,7 @@ def parse_prefix(
     return line
 
 
-def _launcher(line: Line, match: re.Match[str], changed: datetime | None) -> None:
+def _take_prefix(line: Line, match: re.Match[str], changed: datetime | None) -> None:
     """Keep what a prefix says about rank, host, process and time."""
     said = match.groupdict()
     world = said["world"] or said["mpi"]

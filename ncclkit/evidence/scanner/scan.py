@@ -94,7 +94,10 @@ class Choice:
     """True when the line may be one to be read in English; only then its rules are known."""
 
     def within(self, raw: bytes) -> Choice:
-        """The rules whose anchor really is in the line, as different lines may have one shape."""
+        """The rules whose anchor really is in the line.
+
+        As different lines may have one shape.
+        """
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
         return Choice(
             rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST])
@@ -174,11 +177,13 @@ _OWN = _Own()
 
 
 def anchored_places(data: bytes, limit: int) -> Sequence[int] | None:
-    """Positions in the first `limit` bytes, at least one in each line that holds an anchor.
+    """Positions in the first `limit` bytes, in each line that holds an anchor.
+
+    At least one in each.
 
     None: too many, or no hyperscan; every line is to be looked at.
     """
-    if limit < FEW or (scan := _scanner(LITERALS)) is None:
+    if limit < FEW or (scan := _scanner_of_thread(LITERALS)) is None:
         return None
     found: list[int] = []
 
@@ -194,7 +199,7 @@ def anchored_places(data: bytes, limit: int) -> Sequence[int] | None:
 
 def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:
     """True when one of a few literals stands in the first `limit` bytes."""
-    if limit < FEW or (scan := _scanner(needles)) is None:
+    if limit < FEW or (scan := _scanner_of_thread(needles)) is None:
         return any(data.find(needle, 0, limit) >= 0 for needle in needles)
     found: list[int] = []
 
@@ -206,18 +211,18 @@ def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:
     return bool(found)
 
 
-def _scanner(literals: tuple[bytes, ...]) -> Scan | None:
+def _scanner_of_thread(literals: tuple[bytes, ...]) -> Scan | None:
     """hyperscan's search for literals, one per thread.
 
     None where it is not installed or cannot run.
     """
     scans = _OWN.scans
     if literals not in scans:
-        scans[literals] = _compiled(literals)
+        scans[literals] = _compiled_scanner(literals)
     return scans[literals]
 
 
-def _compiled(literals: tuple[bytes, ...]) -> Scan | None:
+def _compiled_scanner(literals: tuple[bytes, ...]) -> Scan | None:
     try:
         import hyperscan
     except ImportError:
@@ -276,7 +281,10 @@ class Lines:
         self.known: dict[str, tuple[list[int], list[Line]]] = {}
 
     def following(self, block: Block, end: int, number: int, speaker: str) -> Iterator[Line]:
-        """The lines of a speaker after a position, as far as a block may be looked ahead."""
+        """The lines of a speaker after a position.
+
+        As far as a block may be looked ahead.
+        """
         block.looked = True
         start = block.data.find(b"\n", end) + 1
         last = min(len(block.data), end + AHEAD)
@@ -356,7 +364,7 @@ class Block:
         bars = b"\r" in text
         for number, raw in enumerate(text.split(b"\n"), self.number):
             if len(raw) > LONG or (bars and b"\r" in raw):
-                yield from _parted(raw, at, number)
+                yield from _parts_of_line(raw, at, number)
             elif (choice := known[raw.translate(FOLD)]) is not None:
                 yield at, raw, number, choice
             at += len(raw) + 1
@@ -378,7 +386,7 @@ class Block:
                 continue
             number += data.count(b"\n", counted, start)
             counted = start
-            yield from _parted(raw, start, number)
+            yield from _parts_of_line(raw, start, number)
         self.ends = number - self.number + data.count(b"\n", counted, self.limit)
 
     def line(self, start: int, end: int, number: int) -> Line:
@@ -408,8 +416,9 @@ class Block:
         return line
 
     def following(self, end: int, number: int, label: bytes) -> Iterator[Line]:
-        """The lines after a position that hold a label, prefix taken apart, as far as this block
-        reaches.
+        """The lines after a position that hold a label.
+
+        Prefix taken apart, as far as this block reaches.
         """
         self.looked = True
         at = self.data.find(b"\n", end) + 1
@@ -448,23 +457,23 @@ class Block:
             yield from others or ([] if seen else unknown_errors.read_unknown_error(line))
 
 
-def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
+def _parts_of_line(line: bytes, at: int, number: int) -> Iterator[Shown]:
     """What may say something of one line.
 
     Carriage returns split it (progress bars), a long one is cut in windows.
     """
     for raw in line.split(b"\r"):
         if len(raw) > 2 * BUDGET:
-            yield from _windows(raw[:BUDGET], at, number)
-            yield from _windows(raw[-BUDGET:], at + len(raw) - BUDGET, number)
+            yield from _windows_of_line(raw[:BUDGET], at, number)
+            yield from _windows_of_line(raw[-BUDGET:], at + len(raw) - BUDGET, number)
         elif (choice := KNOWN[raw.translate(FOLD)]) is not None and len(raw) <= LONG:
             yield at, raw, number, choice
         elif choice is not None:
-            yield from _windows(raw, at, number)
+            yield from _windows_of_line(raw, at, number)
         at += len(raw) + 1
 
 
-def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
+def _windows_of_line(raw: bytes, at: int, number: int) -> Iterator[Shown]:
     """The parts of a long line that hold an anchor in their middle, and the rules of the anchors
     that do.
     """

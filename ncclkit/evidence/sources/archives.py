@@ -110,8 +110,9 @@ class Archive:
         return said
 
     def wants(self, raw: str, *, regular: bool) -> str:
-        """The name that a member gets in reports, or "" for one that is left out; folder walks
-        leave out the same.
+        """The name that a member gets in reports, or "" for none.
+
+        Left out is what folder walks leave out.
         """
         parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".")]
         name = "/".join("".join(c if c.isprintable() else "�" for c in part) for part in parts)
@@ -156,7 +157,9 @@ class Archive:
                     else:
                         name = self.wants(info.name, regular=info.isreg())
                     if name:
-                        yield Member(name, _content(archive, info), _date(info.mtime))
+                        yield Member(
+                            name, _content_of_member(archive, info), _known_date(info.mtime)
+                        )
         except HOSTILE as error:
             self.problem = (
                 f"{self.path} breaks off or is damaged ({error}); what came before was read."
@@ -178,7 +181,7 @@ class Archive:
                     " instead."
                 )
                 return
-        if _directory(file) > DIRECTORY:
+        if _directory_size(file) > DIRECTORY:
             self.problem = (
                 f"{self.path} has a directory of more than {DIRECTORY >> 20} MiB; give the logs"
                 " that matter."
@@ -219,10 +222,10 @@ class Archive:
             self.omit(METHOD if isinstance(error, RuntimeError) else DAMAGED, name)
             return
         with stream:
-            yield Member(name, stream, _date(info.date_time))
+            yield Member(name, stream, _known_date(info.date_time))
 
 
-def _directory(file: BinaryIO) -> int:
+def _directory_size(file: BinaryIO) -> int:
     """Bytes that the directory of a zip has, as the record at its end says; 0 where
     there is none.
     """
@@ -294,7 +297,7 @@ class _Info(tarfile.TarInfo):
         return info
 
 
-def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
+def _content_of_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
     """The data of a member; tarfile's own reader would drop what precedes a break."""
     sparse = None
     if info.issparse():
@@ -306,7 +309,7 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
     return Cut(stream, info.size)
 
 
-def _date(when: float | tuple[int, int, int, int, int, int]) -> datetime | None:
+def _known_date(when: float | tuple[int, int, int, int, int, int]) -> datetime | None:
     """The last change that an archive tells; None for what packers write when they do not know."""
     try:
         if isinstance(when, tuple):

@@ -96,35 +96,35 @@ def find(paths: Iterable[str | Path]) -> tuple[dict[str, str], list[str]]:
     files: dict[str, str] = {}
     problems: list[str] = []
     for given in paths:
-        for name, behind in _named(os.path.expanduser(os.fspath(given)), problems):
+        for name, behind in _files_by_name(os.path.expanduser(os.fspath(given)), problems):
             for file in behind:
                 files[file] = max(files.get(file, ""), name, key=len)
     return files, problems
 
 
-def _named(name: str, problems: list[str]) -> Iterator[tuple[str, Iterable[str]]]:
+def _files_by_name(name: str, problems: list[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """What one input names, each with its files."""
     if name == "-" or os.path.lexists(name):
-        yield name, _behind(name, problems)
+        yield name, _files_behind(name, problems)
     elif job := JOB.fullmatch(name):
         found, gone = outputs(job[1])
         problems += gone
         yield f"slurm:{job[1]}", found
     elif glob.has_magic(name):
-        for match in _matches(name):
-            yield match, _behind(match, problems)
+        for match in _matches_of_pattern(name):
+            yield match, _files_behind(match, problems)
     else:
-        yield name, _present(name)
+        yield name, _present_path(name)
 
 
-def _behind(name: str, problems: list[str]) -> Iterable[str]:
+def _files_behind(name: str, problems: list[str]) -> Iterable[str]:
     """The files that one existing path stands for."""
     if os.path.isdir(name):
         return _files_below(name, problems)
     return (name,)
 
 
-def _matches(pattern: str) -> list[str]:
+def _matches_of_pattern(pattern: str) -> list[str]:
     """What a pattern (``logs/*.out``, ``**`` for any depth) matches, in the order of a folder."""
     found = sorted(glob.glob(pattern, recursive=True), key=natural)
     if not found:
@@ -134,7 +134,7 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-def _present(name: str) -> tuple[str, ...]:
+def _present_path(name: str) -> tuple[str, ...]:
     """The path itself, where it can be seen after all."""
     if not name:
         raise NcclkitError(
@@ -233,8 +233,8 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     named = list(
         dict.fromkeys(
             path
-            for pattern in [*_running(job, said)] or [*_ended(job, said)]
-            for path in _filled(pattern)
+            for pattern in [*_outputs_of_running(job, said)] or [*_outputs_of_ended(job, said)]
+            for path in _filled_patterns(pattern)
         )
     )
     if not named:
@@ -260,7 +260,7 @@ LEFT = re.compile(r"%\d*[NntsJ]|4294967294")
 has none yet."""
 
 
-def _filled(path: str) -> list[str]:
+def _filled_patterns(path: str) -> list[str]:
     """The files that a name with patterns stands for.
 
     The name itself where it has none, or no file fits.
@@ -269,11 +269,11 @@ def _filled(path: str) -> list[str]:
     return sorted(glob.glob("*".join(map(glob.escape, parts)))) * (len(parts) > 1) or [path]
 
 
-def _running(job: str, said: list[str]) -> Iterator[str]:
+def _outputs_of_running(job: str, said: list[str]) -> Iterator[str]:
     """From the controller, which forgets a job some minutes after its end; %j, %x and the like are
     filled in.
     """
-    answer = _ask(["scontrol", "-o", "--", "show", "job", job], said)
+    answer = _ask_slurm(["scontrol", "-o", "--", "show", "job", job], said)
     for line in answer.splitlines():
         named = map(str.rstrip, RUNNING.findall(line))
         for path in named:
@@ -281,19 +281,19 @@ def _running(job: str, said: list[str]) -> Iterator[str]:
                 yield path
 
 
-def _ended(job: str, said: list[str]) -> Iterator[str]:
+def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
     """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own
     name is tried.
     """
     ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
-    rows = _ask([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
+    rows = _ask_slurm([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
     paths = [
         path
         for row in rows
         for path in row.split("|")
         if path.startswith("/") and path != "/dev/null"
     ]
-    if not paths and (folders := _ask([*ask, "--format=WorkDir"], said).split("\n")):
+    if not paths and (folders := _ask_slurm([*ask, "--format=WorkDir"], said).split("\n")):
         names = [
             os.path.join(glob.escape(folder), f"slurm-{job}*.out")
             for folder in folders
@@ -303,7 +303,7 @@ def _ended(job: str, said: list[str]) -> Iterator[str]:
     yield from paths
 
 
-def _ask(argv: list[str], said: list[str]) -> str:
+def _ask_slurm(argv: list[str], said: list[str]) -> str:
     """What a command of Slurm prints; "" where it fails, with the reason added to `said`."""
     try:
         answer: Answer = Machine().run(argv, DEADLINE, argv[0])

@@ -182,7 +182,10 @@ def gz(source: io.BufferedIOBase) -> Members:
 
 
 def xz(source: io.BufferedIOBase) -> Members:
-    """The text of an xz file; no other format of lzma, as an empty one looks like padding."""
+    """The text of an xz file.
+
+    No other format of lzma, as an empty one looks like padding.
+    """
     return Members(source, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError)
 
 
@@ -213,7 +216,10 @@ DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfi
 
 
 class Readable(Protocol):
-    """What bytes can be read from: a file, a pipe, a decompressor, a member of an archive."""
+    """What bytes can be read from.
+
+    A file, a pipe, a decompressor, a member of an archive.
+    """
 
     def read(self, size: int, /) -> bytes | None:
         """Up to `size` bytes; b"" at the end."""

@@ -49,9 +49,11 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
     first, last = ends.head_and_tail()
     small = not last and len(first) <= SMALL
     found = []
-    if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
+    if _holds_anchor(first if small else first[:WINDOW]) or (
+        not last and _holds_anchor(first[-WINDOW:])
+    ):
         found = search(first, path, rank)
-    if _anchored(last[-WINDOW:]):
+    if _holds_anchor(last[-WINDOW:]):
         start = last.find(b"\n") + 1
         found += search(
             last[start:], path, rank, lines - last.count(b"\n", start) + last.endswith(b"\n")
@@ -60,16 +62,19 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 
 
 def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
-    """Documents in a piece of a file that begins at line `first`, at most `MOST` of a speaker."""
-    pages = _pages(text, rank, first)
+    """Documents in a piece of a file that begins at line `first`.
+
+    At most `MOST` of a speaker.
+    """
+    pages = _pages_of_text(text, rank, first)
     collected: list[Document] = []
     for page in pages:
-        for found in islice(_documents(page, path), MOST):
+        for found in islice(_documents_of_page(page, path), MOST):
             collected.append(found)
     return collected
 
 
-def _anchored(text: bytes) -> bool:
+def _holds_anchor(text: bytes) -> bool:
     return any(anchor in text for anchor in ANCHORS)
 
 
@@ -78,7 +83,7 @@ Page = tuple["int | None", list[str], list[int]]
 numbers."""
 
 
-def _documents(page: Page, path: str) -> Iterator[Document]:
+def _documents_of_page(page: Page, path: str) -> Iterator[Document]:
     """What the tools find in the lines of a speaker, each with its place as the source of its
     facts.
     """
@@ -92,7 +97,7 @@ def _documents(page: Page, path: str) -> Iterator[Document]:
                 yield document.placed(path, numbers[at], rank)
 
 
-def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
+def _pages_of_text(text: bytes, rank: int | None, first: int) -> list[Page]:
     pages: dict[str, Page] = {}
     tasks = len(TASK.findall(text)) > 0.5 * text.count(b"\n")
     for number, raw in enumerate(
@@ -110,7 +115,10 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
 
 
 def facts_of_documents(documents: Sequence[Document]) -> list[Fact]:
-    """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
+    """The facts of a file's documents, each once.
+
+    All RDMA ports of a host in one of them.
+    """
     once = {}
     for document in documents:
         for fact in document.facts:

@@ -55,7 +55,10 @@ class Tool:
 def document_of(
     tool: str, values: dict[str, Any], units: dict[str, str] | None = None
 ) -> Document | None:
-    """A document of facts; without those whose value is None, and None where nothing is left."""
+    """A document of facts; None where nothing is left.
+
+    Without those whose value is None.
+    """
     facts = [
         Fact(name, value, (units or {}).get(name, ""))
         for name, value in values.items()
@@ -67,7 +70,10 @@ def document_of(
 
 
 def leading_number(text: str) -> int | float | None:
-    """The number that a text begins with; None where there is none or it cannot be meant."""
+    """The number that a text begins with.
+
+    None where there is none or it cannot be meant.
+    """
     match = re.match(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?![\d.])", text, re.ASCII)
     if match is None:
         return None

@@ -44,7 +44,7 @@ def _report(lines: Sequence[str], at: int) -> Document | None:
     packages = [(match[1].lower(), match[2]) for match in filter(None, map(PACKAGE.match, body))]
     gpus = {
         int(match[1]): match[2].strip()
-        for match in filter(None, map(GPU.match, _after(body, "GPU models")))
+        for match in filter(None, map(GPU.match, _lines_after_title(body, "GPU models")))
     }
     values = _software(said, packages) | _host(said)
     values |= {f"gpu.{index}.model": model for index, model in gpus.items()} | {
@@ -59,7 +59,7 @@ def _report(lines: Sequence[str], at: int) -> Document | None:
     return document_of("collect_env", values, {"cpu.total": "CPUs"})
 
 
-def _after(body: Sequence[str], title: str) -> list[str]:
+def _lines_after_title(body: Sequence[str], title: str) -> list[str]:
     """The line of this title, without it, and the lines up to the next one."""
     at = next((number for number, line in enumerate(body) if line.startswith(title)), None)
     if at is None:
@@ -77,29 +77,29 @@ def _software(said: dict[str, str], packages: list[tuple[str, str]]) -> dict[str
     ]
     known = {name: versions[name] for name in FRAMEWORKS if name in versions}
     return {
-        "software.torch": _known(said, "PyTorch version"),
-        "software.torch.cuda": _known(said, "CUDA used to build PyTorch"),
-        "software.python": (_known(said, "Python version") or "").split(" ")[0] or None,
+        "software.torch": _known_value(said, "PyTorch version"),
+        "software.torch.cuda": _known_value(said, "CUDA used to build PyTorch"),
+        "software.python": (_known_value(said, "Python version") or "").split(" ")[0] or None,
         "software.frameworks": known or None,
         "software.nccl.libraries": nccl or None,
-        "gpu.driver": _known(said, "Nvidia driver version"),
+        "gpu.driver": _known_value(said, "Nvidia driver version"),
     }
 
 
 def _host(said: dict[str, str]) -> dict[str, Any]:
     kernel = re.match(
-        r"Linux-(\S+?)-(?:x86_64|aarch64|ppc64le)", _known(said, "Python platform") or ""
+        r"Linux-(\S+?)-(?:x86_64|aarch64|ppc64le)", _known_value(said, "Python platform") or ""
     )
     return {
-        "host.os": _known(said, "OS"),
+        "host.os": _known_value(said, "OS"),
         "host.kernel": kernel and kernel[1],
-        "host.glibc": (_known(said, "Libc version") or "").removeprefix("glibc-") or None,
-        "cpu.model": _known(said, "Model name"),
+        "host.glibc": (_known_value(said, "Libc version") or "").removeprefix("glibc-") or None,
+        "cpu.model": _known_value(said, "Model name"),
         "cpu.total": leading_number(said.get("CPU(s)", "")),
     }
 
 
-def _known(said: dict[str, str], title: str) -> str | None:
+def _known_value(said: dict[str, str], title: str) -> str | None:
     value = said.get(title, "")
     if value in NOT_KNOWN:
         return None
@@ -145,15 +145,19 @@ SIZES = {"": 1 << 10, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 <
 def _ulimit(lines: Sequence[str], at: int) -> Document | None:
     around = lines[max(0, at - 12) : at + 16]
     here = min(at, 12)
-    block = [*_run(around[:here][::-1])[::-1], around[here], *_run(around[here + 1 :])]
+    block = [
+        *_lines_of_limits(around[:here][::-1])[::-1],
+        around[here],
+        *_lines_of_limits(around[here + 1 :]),
+    ]
     values = {
-        name: next((_limit(line) for line in block if re.match(title, line)), None)
+        name: next((_limit_of_line(line) for line in block if re.match(title, line)), None)
         for name, title in SHELL
     }
     return document_of("ulimit -a", values, UNITS)
 
 
-def _run(lines: Sequence[str]) -> list[str]:
+def _lines_of_limits(lines: Sequence[str]) -> list[str]:
     """The lines up to the first that is no limit."""
     block: list[str] = []
     for line in lines:
@@ -163,7 +167,7 @@ def _run(lines: Sequence[str]) -> list[str]:
     return block
 
 
-def _limit(line: str) -> int | None:
+def _limit_of_line(line: str) -> int | None:
     """The limit at a line's end, in bytes where its title counts kbytes."""
     said = line.split()[-1]
     if said == "unlimited":
@@ -261,12 +265,14 @@ GID_TYPES = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}
 Row = dict[str, Any]
 
 
-def _row(device: str, port: int) -> Row:
+def _empty_row(device: str, port: int) -> Row:
     said = {"state": "", "physical": "", "rate": None, "link_layer": "", "numa": None}
     return {"device": device, "port": port, **said, "gids": [], "counters": {}}
 
 
-def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Document | None:
+def _ports_of_device(
+    tool: str, device: str, port: int | None, lines: Sequence[str]
+) -> Document | None:
     """The ports of one device.
 
     Titles with their values, up to a blank line or one that is something else.
@@ -274,7 +280,7 @@ def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Do
     if port is None:
         rows: list[Row] = []
     else:
-        rows = [_row(device, port)]
+        rows = [_empty_row(device, port)]
     for line in lines:
         field = FIELD.match(line)
         if not line.strip() or (field is None and not line[0].isspace()):
@@ -285,13 +291,13 @@ def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Do
             title, value = "", ""
         new = re.fullmatch(r"[Pp]ort ?(\d+)?", title)
         if new:
-            rows.append(_row(device, int(new[1] or leading_number(value) or 0)))
+            rows.append(_empty_row(device, int(new[1] or leading_number(value) or 0)))
         elif rows:
-            _put(rows[-1], title, value)
+            _put_title(rows[-1], title, value)
     return document_of(tool, {"net.rdma": rows or None})
 
 
-def _put(row: Row, title: str, value: str) -> None:
+def _put_title(row: Row, title: str, value: str) -> None:
     """One title of a port; those that say nothing of use are passed over."""
     key = PLACES.get(title)
     if key == "rate":
@@ -312,12 +318,12 @@ def _put(row: Row, title: str, value: str) -> None:
 
 
 def _ibstat(lines: Sequence[str], at: int) -> Document | None:
-    return _block("ibstat", lines[at].split("'")[1], None, lines[at + 1 : at + 200])
+    return _ports_of_device("ibstat", lines[at].split("'")[1], None, lines[at + 1 : at + 200])
 
 
 def _ibstatus(lines: Sequence[str], at: int) -> Document | None:
     head = re.search(r"device '([^']+)' port (\d{1,3}) status", lines[at])
-    return head and _block("ibstatus", head[1], int(head[2]), lines[at + 1 : at + 12])
+    return head and _ports_of_device("ibstatus", head[1], int(head[2]), lines[at + 1 : at + 12])
 
 
 def _devinfo(lines: Sequence[str], at: int) -> Document | None:
@@ -326,7 +332,7 @@ def _devinfo(lines: Sequence[str], at: int) -> Document | None:
         (number for number, line in enumerate(rest) if line.lstrip().startswith("hca_id:")),
         len(rest),
     )
-    return _block("ibv_devinfo", lines[at].split()[1], None, rest[:end])
+    return _ports_of_device("ibv_devinfo", lines[at].split()[1], None, rest[:end])
 
 
 def _gids(lines: Sequence[str], at: int) -> Document | None:
@@ -337,7 +343,9 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
             continue
         if len(cells) < 5 or not (is_whole(cells[1]) and is_whole(cells[2]) and ":" in cells[3]):
             break
-        row = rows.setdefault((cells[0], int(cells[1][:9])), _row(cells[0], int(cells[1][:9])))
+        row = rows.setdefault(
+            (cells[0], int(cells[1][:9])), _empty_row(cells[0], int(cells[1][:9]))
+        )
         kind = next((cell for cell in cells[4:] if cell in GID_TYPES), "")
         interface = ""
         if cells[-1] != kind and "." not in cells[-1]:
@@ -353,18 +361,19 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
 
 
 def joined(facts: Sequence[Fact]) -> list[Fact]:
-    """The same facts with one ``net.rdma`` a rank, in which what several tools say of a port stands
-    together.
+    """The same facts with one ``net.rdma`` a rank.
+
+    In it stands together what several tools say of a port.
     """
     ports: dict[int | None, list[Fact]] = {}
     for fact in facts:
         if fact.name == "net.rdma":
             ports.setdefault(fact.rank, []).append(fact)
     others = [fact for fact in facts if fact.name != "net.rdma"]
-    return others + [replace(said[0], value=list(_merged(said))) for said in ports.values()]
+    return others + [replace(said[0], value=list(_merged_ports(said))) for said in ports.values()]
 
 
-def _merged(facts: Sequence[Fact]) -> Iterator[Row]:
+def _merged_ports(facts: Sequence[Fact]) -> Iterator[Row]:
     rows: dict[tuple[str, int], Row] = {}
     for fact in facts:
         for row in fact.value:
@@ -437,10 +446,10 @@ def state(text: str) -> Document | None:
     if state == "breaks off":
         del found["gpu.nvidia_smi"]  # the file does, which says nothing of the driver
         problem = "breaks off within the output of nvidia-smi; the GPUs before that were read."
-    return Document(gpu.SMI, [_fact(fact) for fact in found.values()], problem=problem)
+    return Document(gpu.SMI, [_without_source(fact) for fact in found.values()], problem=problem)
 
 
-def _fact(fact: dict[str, Any]) -> Fact:
+def _without_source(fact: dict[str, Any]) -> Fact:
     return replace(from_dict(Fact, fact), source="")
 
 

@@ -54,7 +54,7 @@ class Setup:
         return OPS.get(self.program, self.program)
 
 
-def _setup(lines: Sequence[str]) -> Setup:
+def _setup_of_run(lines: Sequence[str]) -> Setup:
     """The comments of the run that ends with these lines."""
     lines = [line for line in lines if line[:1] == "#" or "_perf" in line]
     begin = max((n for n, line in enumerate(lines) if line.startswith("# nThread")), default=0)
@@ -85,7 +85,7 @@ def _table(lines: Sequence[str], at: int) -> Document | None:
     rows, average = [], None
     for place in range(at + 1, min(len(lines), at + LONGEST)):
         line = lines[place]
-        row = _row(columns, line)
+        row = _row_of_line(columns, line)
         if row is not None:
             rows.append(row)
         elif line.startswith("#"):
@@ -96,7 +96,9 @@ def _table(lines: Sequence[str], at: int) -> Document | None:
                 break
     if not rows:
         return None
-    return document(rows, _setup(lines[max(0, at - LONGEST) : at + 1]), lines[at].rstrip(), average)
+    return document(
+        rows, _setup_of_run(lines[max(0, at - LONGEST) : at + 1]), lines[at].rstrip(), average
+    )
 
 
 def document(
@@ -107,7 +109,7 @@ def document(
     `text` is the line that stands for them.
     """
     op, ranks = guess(rows, setup.op, setup.ranks)
-    measured = [m for row in rows for m in _measured(row, op, ranks, setup)]
+    measured = [m for row in rows for m in _measurements_of_row(row, op, ranks, setup)]
     known = [m.wrong for m in measured if m.wrong is not None]
     wrong = None
     if known:
@@ -115,11 +117,11 @@ def document(
     data = {"op": op, "ranks": ranks or None, "rows": len(rows), "wrong": wrong, "average": average}
     facts = []
     if setup.version:
-        facts = [Fact("software.nccl", _version(int(setup.version)))]
+        facts = [Fact("software.nccl", _version_of_code(int(setup.version)))]
     return Document("nccl-tests", facts, measured, [Event("nccltests.table", text, data=data)])
 
 
-def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
+def _row_of_line(columns: Sequence[str], line: str) -> dict[str, Any] | None:
     """A row by its columns; those of the two halves as lists of two."""
     cells = line.split()
     if len(cells) < len(columns) or not all(map(is_whole, cells[:2])) or len(cells[0]) > 18:
@@ -139,7 +141,9 @@ def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
     return None
 
 
-def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iterator[Measurement]:
+def _measurements_of_row(
+    row: Mapping[str, Any], op: str, ranks: int, setup: Setup
+) -> Iterator[Measurement]:
     checks = row.get("#wrong", [])
     tails = [leading_number(cell) for cell in row.get("i_p99", [])]
     for side, (how, time, algbw, busbw) in enumerate(
@@ -166,7 +170,7 @@ def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iter
         )
 
 
-def _version(code: int) -> str:
+def _version_of_code(code: int) -> str:
     """``22907`` → ``2.29.7``; before 2.9 the code had one digit less for the minor version."""
     if code >= 10000:
         return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
@@ -185,8 +189,9 @@ MOST = 1024
 
 
 def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, int]:
-    """Operation and ranks; operations that the numbers cannot tell apart stand side by side,
-    unknown ranks are 0.
+    """Operation and ranks; unknown ranks are 0.
+
+    Operations that the numbers cannot tell apart stand side by side.
     """
     pairs = []
     for row in rows:
@@ -197,7 +202,9 @@ def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, 
     else:
         sizes = list(range(1, MOST + 1))
     fits = {
-        name: [n for n in sizes if all(_fits(pair, bandwidth.factor(name, n)) for pair in pairs)]
+        name: [
+            n for n in sizes if all(_fits_factor(pair, bandwidth.factor(name, n)) for pair in pairs)
+        ]
         for name in ([op] if op in bandwidth.FACTORS else [] if op else _possible(rows[0]))
     }
     names = [name for name, sizes in fits.items() if sizes]
@@ -205,7 +212,7 @@ def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, 
     return op or "/".join(names) or "unknown", ranks or (known.pop() if len(known) == 1 else 0)
 
 
-def _fits(pair: tuple[float, float], factor: float) -> bool:
+def _fits_factor(pair: tuple[float, float], factor: float) -> bool:
     """Both numbers are rounded to two places; small ones tell nothing."""
     alg, bus = pair
     return abs(bus - alg * factor) <= 0.0051 * (1 + factor)
@@ -248,7 +255,7 @@ HALF_NAMES = ("outofplace", "inplace")
 
 def is_results(value: object) -> bool:
     """True for a JSON document with rows of nccl-tests."""
-    return isinstance(value, dict) and any(True for _ in _rows(value))
+    return isinstance(value, dict) and any(True for _ in _rows_of_json(value))
 
 
 def read_measurements(value: Mapping[str, Any], path: str) -> Document:
@@ -256,33 +263,33 @@ def read_measurements(value: Mapping[str, Any], path: str) -> Document:
     devices = value.get("devices")
     if not isinstance(devices, list):
         devices = []
-    hosts = {str(_plain(device).get("hostname", "")) for device in devices} - {""}
+    hosts = {str(_plain_keys(device).get("hostname", "")) for device in devices} - {""}
     program = next((m[1] for m in PROGRAM.finditer(str(value.get("args", ""))[:4000])), "")
     setup = Setup(program, len(devices), len(hosts), 0, "")
     return replace(
-        document(list(_rows(value)), setup, "nccl-tests -J"), tool="nccl-tests -J"
+        document(list(_rows_of_json(value)), setup, "nccl-tests -J"), tool="nccl-tests -J"
     ).placed(path, 0)
 
 
-def _rows(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
+def _rows_of_json(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
     """Rows as the printed table gives them: cells by column, of both halves."""
     results = value.get("results")
     for result in results if isinstance(results, list) else ():
-        plain = _plain(result)
-        halves = [_plain(plain[side]) for side in HALF_NAMES if side in plain]
-        row = {name: _cells([plain], keys) for name, keys in COMMON.items()}
-        row |= {name: _cells(halves, keys) for name, keys in HALF.items()}
+        plain = _plain_keys(result)
+        halves = [_plain_keys(plain[side]) for side in HALF_NAMES if side in plain]
+        row = {name: _collected_cells([plain], keys) for name, keys in COMMON.items()}
+        row |= {name: _collected_cells(halves, keys) for name, keys in HALF.items()}
         if row["size"] and is_whole(row["size"][0]) and row["type"]:
             if len(row["time"]) == len(row["algbw"]) == len(row["busbw"]) > 0:
                 yield {name: cells for name, cells in row.items() if cells}
 
 
-def _plain(value: object) -> dict[str, Any]:
+def _plain_keys(value: object) -> dict[str, Any]:
     items = value.items() if isinstance(value, dict) else ()
     return {str(key).replace("_", "").lower(): item for key, item in items}
 
 
-def _cells(maps: list[dict[str, Any]], keys: tuple[str, ...]) -> list[str]:
+def _collected_cells(maps: list[dict[str, Any]], keys: tuple[str, ...]) -> list[str]:
     found = [next((values[key] for key in keys if key in values), None) for values in maps]
     collected: list[str] = []
     for cell in found:

@@ -41,8 +41,8 @@ def events(data: bytes, path: str) -> list[Event]:
     """
     times: defaultdict[tuple[int | None, str, int], list[float]] = defaultdict(list)
     first: dict[tuple[int | None, str, int], tuple[int, str]] = {}
-    for number, (raw, row) in enumerate(_rows(data), 1):
-        key = _key(row)
+    for number, (raw, row) in enumerate(_rows_of_lines(data), 1):
+        key = _key_of_row(row)
         if key is not None:
             took = row["coll_perf"].get("coll_exec_time_us")
             times[key].append(float(took) if isinstance(took, (int, float)) else 0.0)
@@ -56,7 +56,7 @@ def events(data: bytes, path: str) -> list[Event]:
     return made
 
 
-def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
+def _rows_of_lines(data: bytes) -> Iterator[tuple[bytes, Any]]:
     for line in data.splitlines():
         try:
             yield line, storage.parse_json(line) if 0 < len(line) <= LONGEST_LINE else None
@@ -64,7 +64,7 @@ def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
             yield line, None  # the line that the plugin was writing when the job ended
 
 
-def _key(row: Any) -> tuple[int | None, str, int] | None:
+def _key_of_row(row: Any) -> tuple[int | None, str, int] | None:
     """Rank, collective and bytes of a line; None for one that is none."""
     if isinstance(row, dict):
         perf, header = (row.get(name) for name in ("coll_perf", "header"))
@@ -102,17 +102,17 @@ def from_hook(value: Mapping[str, Any], path: str) -> Event | None:
     None where it lacks what that writes.
     """
     try:
-        return _hooked(value, path)
+        return _event_of_hook(value, path)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _hooked(value: Mapping[str, Any], path: str) -> Event:
+def _event_of_hook(value: Mapping[str, Any], path: str) -> Event:
     if not 0 <= int(value["rank"]) < RANKS:
         raise ValueError(f"there is no rank {value['rank']}")
     rows = [row for row in value["rows"] if row["on"]]
     plain = [row["end"] - row["begin"] for row in value["rows"] if not row["on"]]
-    made = [_row(row) for row in rows]
+    made = [_row_of_step(row) for row in rows]
     data = {
         "source": "hook",
         "world": int(value["world"]),
@@ -122,16 +122,16 @@ def _hooked(value: Mapping[str, Any], path: str) -> Event:
         "plain": plain,
         "cost": float(value["spent"]) / len(rows) if rows else 0.0,
         "batches": float(value["batches"]),
-        "sites": redact.clean(_sites(rows)),
+        "sites": redact.clean(_costly_sites(rows)),
         "buckets": [int(size) for sizes in value["buckets"] for size in sizes],
         "loaders": [[int(workers), *more] for workers, *more in value["loaders"]],
         "threads": value["threads"],
         "problems": redact.clean(value["problems"]),
     }
-    return _event(int(value["rank"]), str(value["host"]), path, data)
+    return _step_event(int(value["rank"]), str(value["host"]), path, data)
 
 
-def _event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
+def _step_event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
     usual = median([row["seconds"] for row in data["steps"]] or [0.0])
     text = f"rank {rank}: {len(data['steps'])} steps measured, {1e3 * usual:.1f} ms each"
     parts = {
@@ -144,7 +144,7 @@ def _event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
     return Event("step.rank", text, path, 0, None, host, None, rank, data)
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _row_of_step(row: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds of one step and of its parts, and when each collective began and ended."""
     begin, end, busy = row["begin"], row["end"], row["busy"]
     spent = {
@@ -158,7 +158,10 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         _, _, computed, sent = row["ddp"]
         exposed = max(0.0, sent - computed)
         calls = sorted([*calls, (computed, sent, 0)])
-    gaps = sum(until - since - _covered(busy, since, until) for since, until in _gaps(row))
+    gaps = sum(
+        until - since - _covered_seconds(busy, since, until)
+        for since, until in _gaps_of_loader(row)
+    )
     parts = spent | {"communication": own + exposed, "script": gaps}
     parts["computation"] = max(0.0, end - begin - sum(parts.values()))
     points = [[since, until, until - since] for since, until, _ in calls[:POINTS]]
@@ -172,7 +175,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     return made | ({"loading": float(row["loading"])} if "loading" in row else {})
 
 
-def _gaps(row: Mapping[str, Any]) -> list[Span]:
+def _gaps_of_loader(row: Mapping[str, Any]) -> list[Span]:
     """From the end of the step before to the next batch, and from the only batch to the forward
     pass.
     """
@@ -186,12 +189,12 @@ def _gaps(row: Mapping[str, Any]) -> list[Span]:
     return [(row["begin"], loads[0][0]), (loads[0][1], max(forward, loads[0][1]))]
 
 
-def _covered(busy: Iterable[Sequence[Any]], since: float, until: float) -> float:
+def _covered_seconds(busy: Iterable[Sequence[Any]], since: float, until: float) -> float:
     """Seconds between two times in which something was done that is counted by itself."""
     return float(sum(max(0.0, min(one[2], until) - max(one[1], since)) for one in busy))
 
 
-def _sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def _costly_sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """[part, line of the script, seconds of a step, calls of a step, function] of what is not
     computing.
     """
@@ -202,9 +205,11 @@ def _sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
             if kind == "collective" and place:
                 seconds[kind, place, name] += until - since
                 calls[kind, place, name] += name != "wait"
-        gaps = _gaps(row)
+        gaps = _gaps_of_loader(row)
         seen = [
-            (_phase(time, phase, gaps), place) for time, phase, place in row["samples"] if place
+            (_phase_of_sample(time, phase, gaps), place)
+            for time, phase, place in row["samples"]
+            if place
         ]
         each = (row["end"] - row["begin"]) / max(1, len(row["samples"]))
         for phase, place in seen:
@@ -215,7 +220,7 @@ def _sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     return [[*key[:2], seconds[key] / count, calls[key] / count, key[2]] for key in ordered]
 
 
-def _phase(time: float, phase: str, gaps: Sequence[Span]) -> str:
+def _phase_of_sample(time: float, phase: str, gaps: Sequence[Span]) -> str:
     """What a look at the main thread belongs to; empty for computation and collectives."""
     if phase in ("data", "checkpoint"):
         return phase
@@ -261,7 +266,7 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     kinds: dict[str, Spans] = defaultdict(Spans)
     marks: dict[str, list[Span]] = defaultdict(list)
     about: dict[str, Any] = {}
-    for event in _events(stream, about):
+    for event in _events_of_trace(stream, about):
         began = event.get("ts")
         took = event.get("dur")
         if (
@@ -269,8 +274,8 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
             and isinstance(began, (int, float))
             and isinstance(took, (int, float))
         ):
-            _take(event, (began / 1e6, (began + took) / 1e6), kinds, marks)
-    steps = _boundaries(marks)
+            _take_event(event, (began / 1e6, (began + took) / 1e6), kinds, marks)
+    steps = _step_boundaries(marks)
     if len(steps) < 2:
         raise NcclkitError(
             f"{path} holds no two steps of an optimizer; profile more steps, or call prof.step() in"
@@ -280,9 +285,9 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     sent = kinds["nccl" if gpu else "gloo"]
     spans = kinds["kernel" if gpu else "op"].union(), sent.union(), kinds["data"].union()
     calls = sorted(zip(sent.begins, sent.ends, strict=True))
-    base = _base(about)
+    base = _base_second(about)
     rows = [
-        _window(begin, end, spans) | _calls(begin, end, calls, spans[0], base)
+        _parts_of_step(begin, end, spans) | _calls_of_step(begin, end, calls, spans[0], base)
         for begin, end in steps
     ]
     group = {}
@@ -290,7 +295,7 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
         group = about["distributedInfo"]
     data = {
         "source": "trace",
-        "world": _whole(group.get("world_size"), 1),
+        "world": _number_or_default(group.get("world_size"), 1),
         "backend": str(group.get("backend", "")),
     }
     data |= {
@@ -303,10 +308,12 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
         "buckets": [],
     }
     data |= {"loaders": [], "threads": 0, "problems": []}
-    return _event(_whole(group.get("rank"), number), str(about.get("host_name", "")), path, data)
+    return _step_event(
+        _number_or_default(group.get("rank"), number), str(about.get("host_name", "")), path, data
+    )
 
 
-def _base(about: Mapping[str, Any]) -> float:
+def _base_second(about: Mapping[str, Any]) -> float:
     """The second since the epoch from which a trace counts; 0 where it does not say it."""
     nanoseconds = about.get("baseTimeNanoseconds")
     if isinstance(nanoseconds, (int, float)):
@@ -314,14 +321,14 @@ def _base(about: Mapping[str, Any]) -> float:
     return 0.0
 
 
-def _whole(value: Any, otherwise: int) -> int:
+def _number_or_default(value: Any, otherwise: int) -> int:
     """A number that is not negative, else the other one."""
     if isinstance(value, int) and 0 <= value < RANKS:
         return value
     return otherwise
 
 
-def _take(
+def _take_event(
     event: Mapping[str, Any],
     span: Span,
     kinds: Mapping[str, Spans],
@@ -342,7 +349,7 @@ def _take(
         kinds["op"].add(*span)
 
 
-def _boundaries(marks: Mapping[str, list[Span]]) -> list[Span]:
+def _step_boundaries(marks: Mapping[str, list[Span]]) -> list[Span]:
     """From the end of each optimizer's step to the next one's.
 
     Of several optimizers the first one's count.
@@ -356,60 +363,60 @@ def _boundaries(marks: Mapping[str, list[Span]]) -> list[Span]:
     return [*zip(ends, ends[1:], strict=False)]
 
 
-def _window(
+def _parts_of_step(
     begin: float, end: float, spans: tuple[list[Span], list[Span], list[Span]]
 ) -> dict[str, Any]:
     """Seconds of the parts of one step.
 
     What communicates or loads while something computes costs nothing.
     """
-    work, sent, loads = (_within(one, begin, end) for one in spans)
-    exposed = _without(sent, work)
-    waited = _without(_without(loads, work), sent)
+    work, sent, loads = (_spans_within(one, begin, end) for one in spans)
+    exposed = _spans_without(sent, work)
+    waited = _spans_without(_spans_without(loads, work), sent)
     parts = {
-        "computation": _length(work),
-        "communication": _length(exposed),
-        "data": _length(waited),
+        "computation": _length_of_spans(work),
+        "communication": _length_of_spans(exposed),
+        "data": _length_of_spans(waited),
     }
     parts |= {"checkpoint": 0.0, "script": max(0.0, end - begin - sum(parts.values()))}
     return {"seconds": end - begin, "parts": parts, "own": 0.0, "bytes": 0}
 
 
-def _calls(
+def _calls_of_step(
     begin: float, end: float, calls: Sequence[Span], work: Sequence[Span], base: float
 ) -> dict[str, Any]:
     """When the collectives of a step began and ended, and how much of each nothing hides."""
     mine = calls[bisect_left(calls, (begin, begin)) : bisect_left(calls, (end, end))][:POINTS]
     return {
         "points": [
-            [since + base, until + base, _length(_without([(since, until)], work))]
+            [since + base, until + base, _length_of_spans(_spans_without([(since, until)], work))]
             for since, until in mine
         ]
     }
 
 
-def _within(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
+def _spans_within(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
     first = max(0, bisect_right(spans, (begin, begin)) - 1)
     chosen = spans[first : bisect_left(spans, (end, end))]
     return [(max(since, begin), min(until, end)) for since, until in chosen if until > begin]
 
 
-def _without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
+def _spans_without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
     """What of intervals is outside of others; both are in order."""
     left: list[Span] = []
     for since, until in spans:
-        for start, stop in _within(taken, since, until):
+        for start, stop in _spans_within(taken, since, until):
             left += [(since, start)] if start > since else []
             since = max(since, stop)
         left += [(since, until)] if until > since else []
     return left
 
 
-def _length(spans: Iterable[Span]) -> float:
+def _length_of_spans(spans: Iterable[Span]) -> float:
     return float(sum(until - since for since, until in spans))
 
 
-def _events(stream: Readable, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _events_of_trace(stream: Readable, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The events of a trace one after the other; what stands before them is put into `about`."""
     read, text, start = json.JSONDecoder().raw_decode, "", None
     while chunk := stream.read(PIECE):
@@ -420,7 +427,7 @@ def _events(stream: Readable, about: dict[str, Any]) -> Iterator[dict[str, Any]]
                 continue
             if found is None:
                 return
-            about.update(_head(text[: found.start()]))
+            about.update(_head_of_trace(text[: found.start()]))
             start = found.end()
         at = start
         while (brace := text.find("{", at)) >= 0 and "]" not in text[at:brace]:
@@ -436,7 +443,7 @@ def _events(stream: Readable, about: dict[str, Any]) -> Iterator[dict[str, Any]]
             return
 
 
-def _head(text: str) -> dict[str, Any]:
+def _head_of_trace(text: str) -> dict[str, Any]:
     """What a trace says of itself before its events."""
     try:
         return dict(json.loads(text.rstrip().rstrip(",") + "}"))

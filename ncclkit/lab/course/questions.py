@@ -522,13 +522,19 @@ class Answers:
         return self.story.guess
 
     def shuffled(self, number: int = 0) -> list[str]:
-        """The choices of a question, in an order that stays the same in this case folder."""
+        """The choices of a question, always in the same order.
+
+        That is: in this case folder.
+        """
         choices = list(self.question(number).choices)
         random.Random(f"{self.case.path} {self.name} {number}").shuffle(choices)
         return choices
 
     def of(self, number: int = 0) -> KeptAnswer:
-        """What is kept of a question; a choice that it does not have counts as none."""
+        """What is kept of a question.
+
+        A choice that it does not have counts as none.
+        """
         kept = self._kept.answers.setdefault(f"{self.name}/{number}", KeptAnswer())
         known = self.question(number).choices
         kept.first, kept.last = (

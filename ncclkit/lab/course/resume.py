@@ -47,7 +47,10 @@ by hand."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint file: whether it is whole, and whether it says how far the loaders were."""
+    """One checkpoint file.
+
+    Whether it is whole, and whether it says how far the loaders were.
+    """
 
     path: Path
     bytes: int
@@ -60,7 +63,9 @@ class Checkpoint:
 
 
 def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
-    """Every checkpoint file at `path`, a file or a folder, sorted by name; all bytes are read once.
+    """Every checkpoint file at `path`, a file or a folder, sorted by name.
+
+    All bytes are read once.
 
     Raises NcclkitError where there is none.
     """
@@ -68,29 +73,29 @@ def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
     if given.is_file():
         found = [given]
     else:
-        found = sorted(_files(given))
+        found = sorted(_checkpoint_files(given))
     if not found:
         raise NcclkitError(
             f"There is no checkpoint at {given}; name a file, or a folder with {', '.join(NAMES)}"
             " files."
         )
-    return tuple(_one(file) for file in found)
+    return tuple(_read_checkpoint(file) for file in found)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _checkpoint_files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         for name in names:
             if name.endswith(NAMES):
                 yield Path(place, name)
 
 
-def _one(path: Path) -> Checkpoint:
+def _read_checkpoint(path: Path) -> Checkpoint:
     size = path.stat().st_size
     try:
         if path.suffix == ".safetensors":
-            return Checkpoint(path, size, *_tensors(path, size), False)
+            return Checkpoint(path, size, *_check_tensors(path, size), False)
         if zipfile.is_zipfile(path):
-            return Checkpoint(path, size, *_archive(path))
+            return Checkpoint(path, size, *_check_archive(path))
         with path.open("rb") as file:
             head = file.read(4)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
@@ -110,7 +115,7 @@ def _one(path: Path) -> Checkpoint:
     )
 
 
-def _archive(path: Path) -> tuple[bool, str, bool | None]:
+def _check_archive(path: Path) -> tuple[bool, str, bool | None]:
     """Every member of what torch.save wrote against its checksum, and what stands in its pickle."""
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
@@ -131,7 +136,7 @@ def _names_position(data: bytes) -> bool:
         return False
 
 
-def _tensors(path: Path, size: int) -> tuple[bool, str]:
+def _check_tensors(path: Path, size: int) -> tuple[bool, str]:
     """A safetensors file says at its start how long it must be."""
     spans, start = tensor_spans(path)
     missing = start + max((end for _, end in spans), default=0) - size
@@ -188,8 +193,9 @@ class Resume:
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
-    """Every resumed run of the case, oldest first, then those of its staged runs and of its
-    experiments.
+    """Every resumed run of the case, oldest first.
+
+    Then those of its staged runs and of its experiments.
     """
     stages = []
     if case.path and (case.path / STAGES).is_dir():
@@ -200,17 +206,17 @@ def resumes(case: Case) -> tuple[Resume, ...]:
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
     found = []
     for one in known:
-        for run in _runs(one):
+        for run in _resumes_of_case(one):
             found.append(run)
     return tuple(found)
 
 
-def _runs(case: Case) -> Iterator[Resume]:
+def _resumes_of_case(case: Case) -> Iterator[Resume]:
     by_folder: defaultdict[PurePath, list[Event]] = defaultdict(list)
     for event in case.of("worker.phase"):
         if _is_complete(event.data) and event.rank is not None:
             by_folder[PurePath(event.path).parent].append(event)
-    for folder in sorted(by_folder, key=_number):
+    for folder in sorted(by_folder, key=_number_of_folder):
         events = by_folder[folder]
         ranks = {}
         for e in events:
@@ -218,13 +224,13 @@ def _runs(case: Case) -> Iterator[Resume]:
         about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
         if about is not None:
             starts = tuple(
-                _start(rank, ranks[rank])
+                _start_of_rank(rank, ranks[rank])
                 for rank in sorted(rank for rank in ranks if rank is not None)
             )
             yield Resume(about.limit, starts, str(about.lightning or ""))
 
 
-def _start(rank: int, phases: Mapping[str, WorkerPhase]) -> Start:
+def _start_of_rank(rank: int, phases: Mapping[str, WorkerPhase]) -> Start:
     nothing = WorkerPhase()
     replay = phases.get("replay", WorkerPhase(done=0, of=0, seconds=0.0))
     first, pace = phases.get("first", nothing), phases.get("pace", nothing)
@@ -251,6 +257,6 @@ def _is_complete(said: WorkerPhase) -> bool:
     return numbers is not None and all(isinstance(one, (int, float)) for one in numbers)
 
 
-def _number(folder: PurePath) -> tuple[int, str]:
+def _number_of_folder(folder: PurePath) -> tuple[int, str]:
     """Run folders are numbered; a tenth run stands behind the second."""
     return whole_number(folder.name.partition("-")[0]) or 0, str(folder)

@@ -27,7 +27,10 @@ from ncclkit.live.options import ProbeOptions
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stage:
-    """One stage of a staged run: its options, how it ended, its losses, time and memory."""
+    """One stage of a staged run.
+
+    Its options, how it ended, its losses, time and memory.
+    """
 
     run: Run
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +57,9 @@ async def staged_run(
     simulate_hosts: int = 1,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> tuple[Stage, ...]:
-    """Run a story's job once for each of `stages`, and stop after the first one that fails.
+    """Run a story's job once for each of `stages`.
+
+    Stops after the first one that fails.
 
     job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that
     job by name; timeout: of the process group, seconds; deadline: seconds for each stage;
@@ -87,8 +92,8 @@ async def staged_run(
             base.backend,
             "--timeout",
             str(timeout),
-            *_words(options),
-            *_shared(hosts),
+            *_words_of_options(options),
+            *_simulated_options(hosts),
         )
         plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
         done.append(_stage_of(await probe.execute(room, plan, on_record), options))
@@ -97,12 +102,12 @@ async def staged_run(
     return tuple(done)
 
 
-def _shared(simulate_hosts: int) -> tuple[str, ...]:
+def _simulated_options(simulate_hosts: int) -> tuple[str, ...]:
     """What a job is told where its ranks count as those of several hosts."""
     return ("--simulate-hosts", str(simulate_hosts)) * (simulate_hosts > 1)
 
 
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
+def _words_of_options(options: Mapping[str, Any]) -> Iterator[str]:
     """Options by name as the words of a command line."""
     for name, value in options.items():
         yield from (f"--{name}", str(value))
@@ -118,8 +123,9 @@ def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
 
 
 async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
-    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one
-    for each GPU).
+    """Run the same all_reduce over gloo, and over NCCL where possible.
+
+    Where there are GPUs for all `ranks` (0: one for each GPU).
 
     simulate_hosts: NCCL takes the ranks for those of so many hosts, which share the GPUs.
     """
@@ -145,7 +151,10 @@ LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One count of ranks of a scaling run: how it ended, its speeds and its open files."""
+    """One count of ranks of a scaling run.
+
+    How it ended, its speeds and its open files.
+    """
 
     run: Run
     one: int | None
@@ -181,7 +190,7 @@ async def scaling_run(
     ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where
     all are, gloo runs them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
     """
-    asked = _counts(ranks)
+    asked = _counts_of_ranks(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
     base = await probe.plan_test(case, options)
     room = base.ranks * simulate_hosts
@@ -215,19 +224,21 @@ async def scaling_run(
             hosts = min(simulate_hosts, count)
         plan = Plan(
             f"exchange-{count}",
-            (*argv, *_shared(hosts)),
+            (*argv, *_simulated_options(hosts)),
             count,
             base.backend,
             base.python,
             options.timeout,
         )
-        done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts))))
+        done.append(
+            _step_of_run(case, await probe.execute(case, replace(plan, simulate_hosts=hosts)))
+        )
         if done[-1].run.reason != "done":
             break
     return tuple(done)
 
 
-def _counts(ranks: str) -> list[int]:
+def _counts_of_ranks(ranks: str) -> list[int]:
     """The counts that were typed, each once, the smallest first."""
     words = str(ranks).split()
     counts = whole_numbers(words)
@@ -239,7 +250,7 @@ def _counts(ranks: str) -> list[int]:
     return sorted(set(counts))
 
 
-def _step(case: Case, run: Run) -> Step:
+def _step_of_run(case: Case, run: Run) -> Step:
     phases = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
     files = [data for data in phases if data.phase == "files"]
     shares = [data.wrong for data in phases if data.phase == "shares"]
@@ -250,7 +261,10 @@ def _step(case: Case, run: Run) -> Step:
 
 
 def most_open_files(case: Case) -> dict[int, int]:
-    """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
+    """Ranks → most open files of a rank with one communicator.
+
+    In all scaling runs of a case.
+    """
     found: dict[int, int] = {}
     for folder in case.runs():
         ranks = whole_number(folder.name.rpartition("-exchange-")[2])
@@ -299,15 +313,17 @@ class LoaderSweep:
 
     @property
     def knee(self) -> Budget:
-        """The fewest workers of a rank that are as good as any, of those that prepare as many
-        batches ahead.
+        """The fewest workers of a rank that are as good as any.
+
+        Of those that prepare as many batches ahead.
         """
         return budgets.knee(self._steps)
 
     @property
     def alike(self) -> list[int]:
-        """The counts of workers whose steps cannot be told from the fastest ones, compared like
-        `knee`.
+        """The counts of workers whose steps are as fast as the fastest.
+
+        They cannot be told apart; compared like `knee`.
         """
         return budgets.alike_steps(self._steps)
 
@@ -333,8 +349,9 @@ async def loader_sweep(
     ranks: int = 0,
     backend: str = "any",
 ) -> Run:
-    """Train the small speech job once for each choice of (workers per rank, batches ahead), all
-    ranks on few cores.
+    """Train the small speech job once for each choice of its loaders.
+
+    (workers per rank, batches ahead), all ranks on few cores.
 
     cores: that all ranks of this host share; steps: measured for each choice in each of so many
     repeats, which take turns, as neighbours on the machine come and go. `measured` reads what came
@@ -360,7 +377,7 @@ async def loader_sweep(
         "cores": cores,
         "steps": steps,
     }
-    argv = ("stories.loader_sweep", *_words(options))
+    argv = ("stories.loader_sweep", *_words_of_options(options))
     return await probe.execute(
         case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline)
     )

@@ -11,7 +11,10 @@ from ncclkit.live.launch import simulated
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault that the lab can inject, and the cause that a diagnosis has to find."""
+    """One fault that the lab can inject.
+
+    And the cause that a diagnosis has to find.
+    """
 
     name: str
     says: str
@@ -167,7 +170,7 @@ def _on_one(
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
 
 
-def _without(name: str, does: str, *variables: str) -> Fault:
+def _fault_without_paths(name: str, does: str, *variables: str) -> Fault:
     """NCCL may not use the paths inside a host that these variables switch off."""
     says = f"{'=1 and '.join(variables)}=1 {does}; the job trains, slowly"
     return Fault(
@@ -430,8 +433,8 @@ FAULTS = {
             one_rank=False,
             backends=_NCCL,
         ),
-        _without("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
-        _without(
+        _fault_without_paths("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
+        _fault_without_paths(
             "sockets_only",
             "leave sockets in place of NVLink",
             "NCCL_P2P_DISABLE",

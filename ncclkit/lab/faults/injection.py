@@ -39,7 +39,10 @@ def fault(name: str) -> Fault:
 
 
 def fault_row(chosen: Fault) -> str:
-    """One row for a list of faults: what the fault does, its cause, and what it needs."""
+    """One row for a list of faults.
+
+    What the fault does, its cause, and what it needs.
+    """
     takes = (
         "NCCL" if chosen.backends == ("nccl",) else "",
         "root" if chosen.root else "",
@@ -49,7 +52,7 @@ def fault_row(chosen: Fault) -> str:
     return f"{chosen.says} (cause: {chosen.cause or 'none'}{needs and f'; needs {needs}'})"
 
 
-def _possible(chosen: Fault) -> Fault:
+def _possible_fault(chosen: Fault) -> Fault:
     """The fault, where this process has what it takes; NcclkitError says what is missing."""
     if chosen.root and os.geteuid() != 0:
         raise NcclkitError(
@@ -88,7 +91,7 @@ async def inject(
     many hosts; oversubscribe: start more ranks than this host carries; here: on a login node, too.
     ``truth.json`` of the run folder keeps the truth, for no diagnosis.
     """
-    chosen = _possible(fault(name))
+    chosen = _possible_fault(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "gloo"
         if "nccl" in chosen.backends:
@@ -119,7 +122,7 @@ async def inject(
     try:
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:
-        run = _recorded(case, name, error)
+        run = _recorded_run(case, name, error)
     _keep_truth(run, chosen, culprits(chosen, faulty, count, simulate_hosts))
     return run
 
@@ -142,8 +145,9 @@ def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
 
 
 def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
-    """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it;
-    empty: all have it.
+    """The ranks that a diagnosis of this fault may name; empty: all.
+
+    Where rank `faulty` of `count` has it; empty where all have it.
     """
     if not chosen.one_rank:
         return []
@@ -151,7 +155,7 @@ def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> lis
     return sorted({faulty, first} if chosen.partner else {faulty})
 
 
-def _recorded(case: Case, name: str, error: Impossible) -> Run:
+def _recorded_run(case: Case, name: str, error: Impossible) -> Run:
     """The bundled recording of a fault, where this machine cannot make it; the run says so."""
     if name not in samples.recording_names():
         raise error

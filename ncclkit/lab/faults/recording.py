@@ -88,7 +88,10 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
 
 
 def replay(case: Case, source: Path) -> Path:
-    """Copy the only run of a recording into a case, as if it had run there; returns its folder."""
+    """Copy the only run of a recording into a case; returns its folder.
+
+    As if it had run there.
+    """
     (kept,) = (source / "runs").iterdir()
     folder = case.new_run(kept.name.partition("-")[2])
     for path in sorted(kept.iterdir()):
@@ -113,7 +116,9 @@ def replay(case: Case, source: Path) -> Path:
 
 
 def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[str] = ()) -> None:
-    """Copy the evidence of a run folder to a new one: names replaced, text files gzipped.
+    """Copy the evidence of a run folder to a new one.
+
+    Names replaced, text files gzipped.
 
     more: replaces what else must not be read, and then texts stay as plain files; without: names of
     files to leave out.
@@ -123,7 +128,7 @@ def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[
     for pattern in KEEP:
         for source in sorted(run.glob(pattern)):
             if source.name not in without:
-                _keep(
+                _keep_file(
                     source,
                     folder,
                     clean if more is None else lambda text: more(clean(text)),
@@ -131,7 +136,7 @@ def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[
                 )
 
 
-def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
+def _keep_file(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
     if source.name.startswith("fr_rank_"):
         try:
             dump = redact.texts(dumps.loads(source.read_bytes()), clean)
@@ -146,8 +151,9 @@ def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None
 
 
 def cleaner(folder: Path) -> Clean:
-    """A function that replaces this machine's paths, names, users, addresses and GPU serials in a
-    text.
+    """A function that replaces what names this machine in a text.
+
+    Paths, names, users, addresses and GPU serials.
     """
     aliases = Aliases([socket.gethostname()], [os.environ.get("USER", "")])
     places = [

@@ -12,7 +12,10 @@ JOBS = ("train", *("stories." + module.name for module in pkgutil.iter_modules(s
 
 
 def main(argv=None):
-    """Run one job of the lab, the live test with a fault in it, or a verb of the agent."""
+    """Run one job of the lab, or a verb of the agent.
+
+    A job may be the live test with a fault in it.
+    """
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv else ""
     if verb == "collective":

@@ -66,23 +66,23 @@ def render(
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     skipped = 0
     if failed:
-        skipped = _cut(page)
-    page.cells = [cell for cell in page.cells if _kept(cell)]
+        skipped = _cut_unstarted(page)
+    page.cells = [cell for cell in page.cells if _is_kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
-            cell.outputs = [_static(output) for output in cell.outputs]
+            cell.outputs = [_static_output(output) for output in cell.outputs]
     resources = (
-        _resources(notebook, name, folder)
+        _page_resources(notebook, name, folder)
         | {"host": host or socket.gethostname()}
         | {"failed": failed, "skipped": skipped}
     )
-    soup = BeautifulSoup(_export(page, resources), "html.parser")
+    soup = BeautifulSoup(_export_html(page, resources), "html.parser")
     for idle in soup.select(".out:has(.nk-idle)"):
         idle.decompose()  # a form that nobody used
-    _banner(soup, str(resources["about"]["command"]))
+    _place_banner(soup, str(resources["about"]["command"]))
     if aliases is not None:
         anonymized.hide(soup, aliases)
-    _contents(soup)
+    _add_contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
     drawn = [
@@ -91,11 +91,11 @@ def render(
     traces = tuple(sorted({trace.get("type", "scatter") for data in drawn for trace in data}))
     script = ""
     if drawn:
-        script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>'
+        script = f'<script nonce="{resources["nonce"]}">{_plotly_source(traces)}</script>'
     return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its megabyte
 
 
-def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
+def _export_html(page: NotebookNode, resources: dict[str, Any]) -> str:
     exporter = HTMLExporter(
         template_name="basic",
         template_file="page.html.j2",
@@ -110,7 +110,7 @@ def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
     return str(html)
 
 
-def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
+def _page_resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
     nonce = secrets.token_urlsafe(16)
     css, dark = ((HERE / file).read_text(encoding="utf-8") for file in ("page.css", "dark.css"))
     schemes = (
@@ -128,11 +128,11 @@ def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[s
         ),
         "css": css.replace("/*DARK*/", schemes),
         "script": (HERE / "page.js").read_text(encoding="utf-8"),
-        "about": _about(notebook, name, folder),
+        "about": _about_page(notebook, name, folder),
     }
 
 
-def _about(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
+def _about_page(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
     """Who made this page, where, when and from what: the words of the page's head and foot."""
     run = notebook.metadata.get("papermill", {})
     return {
@@ -141,11 +141,11 @@ def _about(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, 
         "notebook": name or "a notebook",
         "took": f"{run['duration']:.0f} s" if run.get("duration") else "",
         "parameters": [(key, repr(value)) for key, value in (run.get("parameters") or {}).items()],
-        "command": _command(Path(folder or ".") / name, run.get("parameters") or {}),
+        "command": _command_to_repeat(Path(folder or ".") / name, run.get("parameters") or {}),
     }
 
 
-def _command(path: Path, parameters: Mapping[str, Any]) -> str:
+def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again; what stands at its default is left to the notebook."""
     given = [
         f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
@@ -165,13 +165,13 @@ def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
 
-def _cut(page: NotebookNode) -> int:
+def _cut_unstarted(page: NotebookNode) -> int:
     """Drop the cells behind the last one that was started and mark that one.
 
     How many code cells went.
     """
     started = [
-        i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _started(cell)
+        i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _was_started(cell)
     ]
     last = -1
     if started:
@@ -183,11 +183,11 @@ def _cut(page: NotebookNode) -> int:
     return sum(cell.cell_type == "code" for cell in gone)
 
 
-def _started(cell: NotebookNode) -> bool:
+def _was_started(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("papermill", {}).get("start_time"))
 
 
-def _kept(cell: NotebookNode) -> bool:
+def _is_kept(cell: NotebookNode) -> bool:
     """Whether a reader of the page needs the cell.
 
     Where the notebook stopped, that is so of every cell.
@@ -196,7 +196,7 @@ def _kept(cell: NotebookNode) -> bool:
     return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
 
 
-def _static(output: NotebookNode) -> NotebookNode:
+def _static_output(output: NotebookNode) -> NotebookNode:
     """The face of an output that needs no kernel.
 
     Figures as data for plotly.js, widgets by their HTML twin.
@@ -204,7 +204,7 @@ def _static(output: NotebookNode) -> NotebookNode:
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
-        figure = _figure(data.pop(FIGURE))
+        figure = _figure_html(data.pop(FIGURE))
         if "<script" in html:
             words = ""
         else:
@@ -221,7 +221,7 @@ def _static(output: NotebookNode) -> NotebookNode:
     return output
 
 
-def _figure(figure: dict[str, Any]) -> str:
+def _figure_html(figure: dict[str, Any]) -> str:
     """One plotly figure: its JSON, inert, and a slot of the right height that page.js
     draws into.
     """
@@ -243,7 +243,7 @@ def _figure(figure: dict[str, Any]) -> str:
 
 
 @cache
-def _plotly(traces: tuple[str, ...]) -> str:
+def _plotly_source(traces: tuple[str, ...]) -> str:
     """plotly.js with the code of these types of traces alone, made safe to stand inside a script
     element.
     """
@@ -251,13 +251,13 @@ def _plotly(traces: tuple[str, ...]) -> str:
     if source is None:
         raise FileNotFoundError("plotly/package_data/plotly.min.js")
     return (
-        _shaken(source.decode("utf-8"), traces)
+        _shaken_library(source.decode("utf-8"), traces)
         .replace("</script", "<\\/script")
         .replace("<!--", "<\\!--")
     )
 
 
-def _shaken(library: str, traces: Iterable[str]) -> str:
+def _shaken_library(library: str, traces: Iterable[str]) -> str:
     """The library without the modules that only other types of traces need.
 
     Whole where it is built in another way.
@@ -274,7 +274,7 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
     # to begin with the name took ten times as long
     named = re.compile(rf"=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")
     homes = {
-        _before(module, at.start()): i
+        _name_before(module, at.start()): i
         for i, module in enumerate(modules)
         for at in named.finditer(module)
     }
@@ -312,7 +312,7 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
     return "".join(module for i, module in enumerate(modules) if i in live)
 
 
-def _before(text: str, end: int) -> str:
+def _name_before(text: str, end: int) -> str:
     """The name that ends here."""
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_$"):
@@ -320,7 +320,7 @@ def _before(text: str, end: int) -> str:
     return text[start:end]
 
 
-def _banner(soup: BeautifulSoup, command: str) -> None:
+def _place_banner(soup: BeautifulSoup, command: str) -> None:
     """Put the verdict under the title, with the command that makes this page again, and leave out
     what one will get.
 
@@ -352,7 +352,7 @@ def _banner(soup: BeautifulSoup, command: str) -> None:
                 promise.decompose()
 
 
-def _contents(soup: BeautifulSoup) -> None:
+def _add_contents(soup: BeautifulSoup) -> None:
     """Give the page its title, each heading an anchor, and the headings a table of contents."""
     used: Counter[str] = Counter()
     entries = []

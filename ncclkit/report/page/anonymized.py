@@ -35,8 +35,9 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 
 
 def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
-    """Other names for the hosts and users that a case and this machine know, and for those named by
-    hand.
+    """Other names for hosts and users, and for what is named by hand.
+
+    The hosts and users that a case and this machine know.
     """
     lists = ",".join(
         str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value
@@ -65,23 +66,23 @@ def hide(soup: BeautifulSoup, aliases: Aliases) -> None:
     aliases.learn(str(soup))
     for text in soup.find_all(string=True):
         if text.parent and text.parent.name == "script":
-            _figure(text, aliases)
+            _anonymize_figure(text, aliases)
         elif not isinstance(text, (Comment, Doctype)) and (
             not text.parent or text.parent.name != "style"
         ):
             text.replace_with(NavigableString(aliases(text)))
     for tag in soup.find_all(True):
-        _attributes(tag, aliases)
+        _anonymize_attributes(tag, aliases)
 
 
-def _figure(text: NavigableString, aliases: Aliases) -> None:
+def _anonymize_figure(text: NavigableString, aliases: Aliases) -> None:
     """The data of a figure; other scripts are the page's own."""
     if text.parent and "figure-data" in (text.parent.get("class") or ()):
         figure = redact.texts(json.loads(text), aliases)
         text.replace_with(type(text)(json.dumps(figure).replace("<", "\\u003c")))
 
 
-def _attributes(tag: Tag, aliases: Aliases) -> None:
+def _anonymize_attributes(tag: Tag, aliases: Aliases) -> None:
     for name, value in tag.attrs.items():
         if name not in KEPT and isinstance(value, str) and not value.startswith("data:"):
             tag[name] = aliases(value)

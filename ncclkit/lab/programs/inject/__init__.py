@@ -19,7 +19,10 @@ from ncclkit.lab.programs.inject import program
 
 
 class LabJob(job.Job):
-    """The job of one rank as the faults see it: process group, data, device, number of steps."""
+    """The job of one rank as the faults see it.
+
+    Process group, data, device, number of steps.
+    """
 
     def __init__(self, torch, options, steps):
         self.seconds = options.seconds
@@ -32,7 +35,10 @@ class LabJob(job.Job):
         self.batches = None
 
     def own_gpu(self):
-        """The GPU of this rank: GPU 0 where the fault shares it and is not fixed, else its own."""
+        """The GPU of this rank.
+
+        GPU 0 where the fault shares it and is not fixed, else its own.
+        """
         shared = (
             self.options.one_gpu
             and self.options.rank in (None, self.rank)
@@ -119,8 +125,9 @@ class LabJob(job.Job):
 
 
 def versions():
-    """``{name: version}`` of every imported package that says its own, and of NCCL where it is in
-    memory already.
+    """``{name: version}`` of every imported package that says its own.
+
+    And of NCCL where it is in memory already.
 
     What an installer knows is only what lies there.
     """
@@ -147,7 +154,10 @@ def _nccl():
 
 
 def begun(options, rank):
-    """The job of this rank once its process group is made; the records say how far it came."""
+    """The job of this rank once its process group is made.
+
+    The records say how far it came.
+    """
     import torch
 
     made = LabJob(torch, options, options.steps)

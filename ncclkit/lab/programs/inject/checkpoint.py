@@ -14,12 +14,15 @@ def folder(job):
 
 
 def save(job, model):
-    """Save a checkpoint after a step: each rank its position in the data, rank 0 the model."""
+    """Save a checkpoint after a step.
+
+    Each rank its position in the data, rank 0 the model.
+    """
     job.positions.append(job.position)
-    _write(_loader(job), lambda path: _dump(job.positions, path))
+    _write_whole(_loader_path(job), lambda path: _dump_value(job.positions, path))
     if job.rank == 0:
         kept = {"steps": len(job.positions), "model": model.state_dict()}
-        _write(_model(job), lambda path: job.torch.save(kept, path))
+        _write_whole(_model_path(job), lambda path: job.torch.save(kept, path))
 
 
 def load(job, model):
@@ -27,17 +30,20 @@ def load(job, model):
 
     Sets `model` and the position in the data.
     """
-    if not os.path.exists(_model(job)):
+    if not os.path.exists(_model_path(job)):
         return
-    kept = job.torch.load(_model(job), map_location=job.device, weights_only=True)
+    kept = job.torch.load(_model_path(job), map_location=job.device, weights_only=True)
     model.load_state_dict(kept["model"])
-    job.positions = _positions(job)[: kept["steps"]]
+    job.positions = _loader_positions(job)[: kept["steps"]]
     job.position = job.positions[-1]
 
 
 def position(job):
-    """How far this rank was in its data after the last step that was kept; 0 before."""
-    return (_positions(job) or [0])[-1]
+    """How far this rank was in its data; 0 before any step.
+
+    After the last step that was kept.
+    """
+    return (_loader_positions(job) or [0])[-1]
 
 
 def gather(job, own):
@@ -56,27 +62,27 @@ def gather(job, own):
     return [json.loads(bytes(row.tolist())) for row in each]
 
 
-def _positions(job):
-    if not os.path.exists(_loader(job)):
+def _loader_positions(job):
+    if not os.path.exists(_loader_path(job)):
         return []
-    with open(_loader(job)) as file:
+    with open(_loader_path(job)) as file:
         return json.load(file)
 
 
-def _model(job):
+def _model_path(job):
     return os.path.join(folder(job), "model.pt")
 
 
-def _loader(job):
+def _loader_path(job):
     return os.path.join(folder(job), "loader_rank%d.json" % job.rank)
 
 
-def _dump(value, path):
+def _dump_value(value, path):
     with open(path, "w") as file:
         json.dump(value, file)
 
 
-def _write(path, how):
+def _write_whole(path, how):
     """Whole or not at all: the rank may be killed at any moment."""
     how(path + ".part")
     os.replace(path + ".part", path)

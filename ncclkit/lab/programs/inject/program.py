@@ -95,7 +95,10 @@ def segfault(job):
 
 
 def gil_held(job):
-    """This rank sits in native code that keeps the GIL; the right way lets go of it."""
+    """This rank sits in native code that keeps the GIL.
+
+    The right way lets go of it.
+    """
     if job.fixed("gil_hold"):
         threading.Thread(
             target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True
@@ -126,11 +129,13 @@ def write_shard(job, storage):
 
 
 def small_shm(job):
-    """This rank's /dev/shm is a small one of its own, and a loader's worker hands batches over
-    there; the right way makes it larger, as `docker run --shm-size` does.
+    """This rank's /dev/shm is a small one of its own.
+
+    A loader's worker hands batches over there; the right way makes it larger, as `docker run
+    --shm-size` does.
     """
     _own_shm("1g" if job.fixed("shm_too_small") else "2m")
-    _load(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
+    _load_rows(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
 
 
 def _own_shm(size):
@@ -184,7 +189,7 @@ def stalled_file(path, seconds):
     parent = os.getpid()
     if not os.fork():
         try:
-            _serve(device, parent, time.monotonic() + seconds)
+            _serve_file(device, parent, time.monotonic() + seconds)
         finally:
             os._exit(0)
     os.close(device)
@@ -200,7 +205,7 @@ ASYNC_READ, NO_FLUSH = 1, 32
 """A reader waits for the page, which a kill ends, and not for the request; closing asks nobody."""
 
 
-def _serve(device, parent, until):
+def _serve_file(device, parent, until):
     """Answer the kernel's requests for one file of 1 MiB, except its reads."""
     processes.die_with_parent(parent)
     # meant for the rank, whom no dead disk answers because of it
@@ -235,10 +240,10 @@ def forked_cuda(job):
     The right way leaves that to the rank.
     """
     there = "cpu" if job.fixed("fork_or_init_order") else job.device
-    _load(job, job.data, lambda rows: job.torch.stack(rows).to(there))
+    _load_rows(job, job.data, lambda rows: job.torch.stack(rows).to(there))
 
 
-def _load(job, rows, collate=None):
+def _load_rows(job, rows, collate=None):
     """Read all rows through a worker process of its own, and move each batch to the device."""
     from torch.utils.data import DataLoader
 
@@ -293,13 +298,17 @@ def asleep(job):
 
 
 def stuck_among_many(job):
-    """This rank stops for good as soon as several others want something of it at once."""
+    """This rank stops for good when it is asked by several others.
+
+    As soon as they want something of it at once.
+    """
     asleep(job)
 
 
 def slow_among_many(job):
-    """This rank takes its time for each call in which several others want something of
-    it at once.
+    """This rank takes its time for calls of several others.
+
+    For each in which they want something of it at once.
     """
     time.sleep(0.5)
 
@@ -316,7 +325,10 @@ def uneven_data(job):
 
 
 def equal_steps(job):
-    """All ranks, once the group exists: train as many steps as the rank with the least data has."""
+    """All ranks train as many steps as the rank with the least data.
+
+    Once the group exists.
+    """
     if job.fixed("rank_divergence"):
         fewest = job.torch.tensor([job.steps], device=job.device)
         job.dist.all_reduce(fewest, op=job.dist.ReduceOp.MIN)
@@ -347,8 +359,9 @@ def little_memory(job):
 
 @contextlib.contextmanager
 def limited_memory(size):
-    """Let this process take so many bytes of host memory beside what it has, while the
-    block runs.
+    """Let this process take so many bytes of host memory.
+
+    Beside what it has, while the block runs.
     """
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -361,24 +374,27 @@ def limited_memory(size):
 
 
 def world_larger(job):
-    """This rank's own configuration says that the job has one rank more than the
-    launcher started.
+    """This rank's own configuration counts one rank too many.
+
+    One more than the launcher started.
     """
     configured = job.ranks + 1
     os.environ["WORLD_SIZE"] = str(job.ranks if job.fixed("world_size_mismatch") else configured)
 
 
 def other_card(job):
-    """This rank's host has no network interface of the name that the job's configuration gives to
-    all.
+    """This rank's host lacks the network interface of the job's configuration.
+
+    The name is given to all.
     """
     if not job.fixed("ifname_not_found"):
         os.environ["%s_SOCKET_IFNAME" % job.options.backend.upper()] = "eth97"
 
 
 def port_busy(job):
-    """This rank opens a store of its own on MASTER_PORT, where the launcher's store already
-    listens.
+    """This rank opens a store of its own on MASTER_PORT.
+
+    The launcher's store already listens there.
     """
     port = 0 if job.fixed("port_in_use") else int(os.environ["MASTER_PORT"])
     # with it, torch would not mind that the port is taken
@@ -404,11 +420,12 @@ COUNT = 1024
 
 
 def other_size(job):
-    """All ranks average a metric of their last batch, and the faulty one's batch is larger; the
-    right way cuts it.
+    """All ranks average a metric of their last batch; one's is larger.
+
+    The faulty one's; the right way cuts it.
     """
     metric = job.torch.ones(2 * COUNT if job.faulty_here else COUNT, device=job.device)
-    _reduce(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
+    _reduce_metric(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
 
 
 def other_dtype(job):
@@ -418,7 +435,7 @@ def other_dtype(job):
     """
     own = job.torch.float64 if job.faulty_here else job.torch.float32
     metric = job.torch.ones(COUNT, device=job.device, dtype=own)
-    _reduce(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
+    _reduce_metric(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
 
 
 def other_op(job):
@@ -431,10 +448,10 @@ def other_op(job):
         job.dist.all_gather([job.torch.empty_like(metric) for _ in range(job.ranks)], metric)
         job.synchronize()
     else:
-        _reduce(job, metric)
+        _reduce_metric(job, metric)
 
 
-def _reduce(job, metric):
+def _reduce_metric(job, metric):
     job.dist.all_reduce(metric)
     job.synchronize()
 
@@ -481,8 +498,9 @@ def exchange_uneven(job):
 
 
 def groups_swapped(job):
-    """Two groups of the same ranks are used one after the other, by the faulty rank in the other
-    order.
+    """Two groups of the same ranks are used one after the other.
+
+    By the faulty rank in the other order.
     """
     ranks, limit = list(range(job.ranks)), job.timeout
     one, two = (
@@ -495,11 +513,13 @@ def groups_swapped(job):
 
 
 def long_first_step(job):
-    """All ranks queue GPU work for longer than the limit of the collective behind it; the right way
-    waits for the work before it calls the collective, whose clock begins with the call.
+    """All ranks queue GPU work for longer than a collective's limit.
+
+    The collective is behind it; the right way waits for the work before it calls the collective,
+    whose clock begins with the call.
     """
     # about 2 GHz; it stands for compiling and warming up
     job.torch.cuda._sleep(int(job.seconds * 2e9))
     if job.fixed("timeout_too_short"):
         job.synchronize()
-    _reduce(job, job.torch.ones(COUNT, device=job.device))
+    _reduce_metric(job, job.torch.ones(COUNT, device=job.device))

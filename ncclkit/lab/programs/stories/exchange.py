@@ -45,15 +45,16 @@ def main(argv):
 def _start(options, rank):
     job = inject.begun(options, rank)
     if options.compare:
-        compare(job, options.size)
+        compare_with_library(job, options.size)
     else:
         train(job)
     job.end()
 
 
 def train(job):
-    """Each rank's rows go to the experts, the answers come back, and the gradients go
-    the same way.
+    """Each rank's rows go to the experts, and the answers come back.
+
+    The gradients go the same way.
     """
     torch, exchange = job.torch, Exchange(job)
     torch.manual_seed(job.rank)
@@ -237,8 +238,9 @@ class Exchange:
 
 
 def pair_groups(job, limited=False):
-    """A communicator for every pair of ranks, as send and recv outside a batch make them: {peer:
-    group}.
+    """A communicator for every pair of ranks: {peer: group}.
+
+    As send and recv outside a batch make them.
 
     limited: this rank may open files for all of its peers but the last.
     """
@@ -259,7 +261,10 @@ def open_files():
 
 
 def file_limits(new=None):
-    """The soft and the hard limit of open files, after setting them where new ones are given."""
+    """The soft and the hard limit of open files.
+
+    After setting them where new ones are given.
+    """
     import resource
 
     if new is not None:
@@ -268,8 +273,9 @@ def file_limits(new=None):
 
 
 class Arrivals:
-    """Which rank has come to which exchange, kept in the launcher's store and read where a rank is
-    missing.
+    """Which rank has come to which exchange.
+
+    Kept in the launcher's store and read where a rank is missing.
     """
 
     def __init__(self, job):
@@ -326,7 +332,7 @@ class Arrivals:
         return int(self.store.get(str(rank))) if self.store.check([str(rank)]) else 0
 
 
-def compare(job, size):
+def compare_with_library(job, size):
     """Check and time the exchange by hand beside the library's own.
 
     Say how many files each way keeps open.

@@ -119,8 +119,9 @@ def steps(job, data):
 
 
 def train_step(job, model, optimizer, batches):
-    """Add up the gradients of the micro-batches, exchange them once, step.  Returns the loss, mean
-    over all ranks.
+    """Exchange the gradients of the micro-batches once, and step.
+
+    Returns the loss, mean over all ranks.
     """
     optimizer.zero_grad()
     total = job.torch.zeros((), device=job.device)
@@ -150,21 +151,26 @@ class PeakMemory:
         else:
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # forget the peak of this process
-            self.before = _status("VmRSS")
+            self.before = _bytes_in_status("VmRSS")
 
     def peak(self):
         """The most bytes that training took until now."""
-        return self.cuda.max_memory_allocated() if self.cuda else _status("VmHWM") - self.before
+        return (
+            self.cuda.max_memory_allocated()
+            if self.cuda
+            else _bytes_in_status("VmHWM") - self.before
+        )
 
 
-def _status(name):
+def _bytes_in_status(name):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
 
 
 def dataset_too_large(job):
-    """One rank joins all features to all interactions, which is more than its share of the host's
-    memory holds.
+    """One rank joins all features to all interactions.
+
+    That is more than its share of the host's memory holds.
 
     Refused, it goes on with the table on disk, as a machine that swaps does; the right way joins a
     piece at a time.
@@ -185,8 +191,9 @@ def _share_of_the_host():
 
 
 def join(job, size):
-    """Make the joined table in pieces of this many bytes, and keep of each what training needs: its
-    sum.
+    """Make the joined table in pieces of this many bytes.
+
+    Of each is kept what training needs: its sum.
     """
     return sum(float(job.torch.ones(size // 4).sum()) for _ in range(WIDE // size))
 

@@ -55,8 +55,8 @@ def _sweep(options, rank):
     rows = []
     for choice in options.choices.split(","):
         workers, prefetch = (int(word) for word in choice.split(":"))
-        own = _measure(trainer, options, workers, prefetch)
-        row = {name: round(value, 3) for name, value in _agreed(job, own).items()}
+        own = _measure_workers(trainer, options, workers, prefetch)
+        row = {name: round(value, 3) for name, value in _agreed_values(job, own).items()}
         rows.append({"workers": workers, "prefetch": prefetch if workers else 0, **row})
         # again with each choice, so that a sweep that is cut short leaves what it has
         if rank == 0:
@@ -67,7 +67,7 @@ def _sweep(options, rank):
     job.end()
 
 
-def _measure(trainer, options, workers, prefetch):
+def _measure_workers(trainer, options, workers, prefetch):
     """What this rank sees with so many workers.
 
     The batches that all workers begin at once come in a burst, so what is measured of a step begins
@@ -96,9 +96,9 @@ def _measure(trainer, options, workers, prefetch):
         ends.append(time.monotonic())
         steady = ends[-1] if step == ahead - 1 else steady
         if step == 0:  # the workers are there
-            before = _family(scheduling)
+            before = _family_counts(scheduling)
             at = time.monotonic()
-    now, passed = _family(scheduling), max(time.monotonic() - at, 1e-3)
+    now, passed = _family_counts(scheduling), max(time.monotonic() - at, 1e-3)
     times = sorted(1e3 * (end - start) for start, end in zip(ends[ahead - 1 :], ends[ahead:]))
     return {
         "step_ms": 1e3 * (time.monotonic() - steady) / options.steps,
@@ -112,7 +112,7 @@ def _measure(trainer, options, workers, prefetch):
     }
 
 
-def _family(scheduling):
+def _family_counts(scheduling):
     """What the scheduler has counted of this process and its workers.
 
     Nothing where the kernel does not tell.
@@ -121,7 +121,7 @@ def _family(scheduling):
     return scheduling.take(processes.families({0: own})).get(0, [0, 0, 0.0, 0.0, 0])
 
 
-def _agreed(job, own):
+def _agreed_values(job, own):
     """The same of all ranks: the highest of the times, the sum of what is counted."""
     found = {}  # type: dict[str, float]
     for names, how in ((HIGHEST, job.dist.ReduceOp.MAX), (TOGETHER, job.dist.ReduceOp.SUM)):

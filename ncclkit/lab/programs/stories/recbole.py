@@ -35,7 +35,7 @@ def _train(options, rank):
     own = os.path.join(options.folder, ".recbole")
     os.makedirs(own, exist_ok=True)
     os.chdir(own)  # RecBole and its TensorBoard write where the program was started
-    config = recbole.Config("BPR", "lab", config_dict=_settings(job))
+    config = recbole.Config("BPR", "lab", config_dict=_recbole_settings(job))
     config["device"] = job.device
     wire.send("phase", phase="init", rank=rank)
     dataset = recbole.create_dataset(config)
@@ -83,11 +83,11 @@ def _recbole():
     return SimpleNamespace(**{name: value for part in parts for name, value in part.items()})
 
 
-def _settings(job):
+def _recbole_settings(job):
     """RecBole's configuration, with the ranks as torchrun has started them."""
     local, host = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     folder = os.path.join(job.options.folder, ".recbole", "rank%d" % job.rank)
-    _write(os.path.join(folder, "lab"))
+    _write_dataset(os.path.join(folder, "lab"))
     return {
         "data_path": folder,
         "checkpoint_dir": folder,
@@ -103,7 +103,7 @@ def _settings(job):
     }
 
 
-def _write(folder):
+def _write_dataset(folder):
     """A small dataset in RecBole's atomic form, the same on every rank: 200 users, each with 20 of
     300 items.
     """

@@ -47,7 +47,7 @@ def _train(options, rank):
     import torch
 
     job = inject.LabJob(torch, options, options.steps)
-    fabric = _find("lightning.fabric", "lightning_fabric")
+    fabric = _first_importable("lightning.fabric", "lightning_fabric")
     engine = Lightning(job, fabric) if fabric else Torch(job)
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
     wire.send("phase", phase="start", rank=rank, limit=options.timeout, lightning=engine.version)
@@ -71,7 +71,10 @@ def _start_twice(job, engine, more):
 
 
 def meet(job):
-    """Wait until every rank has imported what it needs, where torchrun holds the store for it."""
+    """Wait until every rank has imported what it needs.
+
+    Where torchrun holds the store for it.
+    """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store, _, _ = next(job.dist.rendezvous("env://", timeout=PATIENCE))
         store.set("ready/%d" % job.rank, "")
@@ -205,8 +208,9 @@ def language_model(torch):
 
 
 def token_stream(torch, rank, delay):
-    """An endless dataset of batches of 8 x 33 tokens that can say where it stands; `delay`: seconds
-    for each batch.
+    """An endless dataset of batches that can say where it stands.
+
+    Batches of 8 x 33 tokens; `delay`: seconds for each batch.
     """
 
     class Tokens(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
@@ -243,7 +247,7 @@ def stateful(torch, stream):
 
     Torchdata's, or torch's own with the stream's state, as nothing is prefetched.
     """
-    torchdata = _find("torchdata.stateful_dataloader")
+    torchdata = _first_importable("torchdata.stateful_dataloader")
     if torchdata is not None:
         return torchdata.StatefulDataLoader(stream, batch_size=None)
     loader = torch.utils.data.DataLoader(stream, batch_size=None)
@@ -271,7 +275,7 @@ class Torch:
         model = self.job.torch.nn.parallel.DistributedDataParallel(
             model.to(self.job.device), device_ids=ids
         )
-        return model, _optimizer(self.job.torch, model)
+        return model, _new_optimizer(self.job.torch, model)
 
     def backward(self, loss):
         """The gradients, averaged over the ranks."""
@@ -299,7 +303,7 @@ class Lightning:
     """The trainer with Lightning Fabric, whose strategy takes the timeout."""
 
     def __init__(self, job, package):
-        self.job, self.version = job, _version(package)
+        self.job, self.version = job, _package_version(package)
         strategies = importlib.import_module(package.__name__ + ".strategies")
         if job.device.type == "cuda":
             strategy = strategies.FSDPStrategy(timeout=job.timeout, state_dict_type="full")
@@ -324,14 +328,14 @@ class Lightning:
     def wrap(self, model):
         """The model as all ranks train it together, and its optimizer."""
         model = self.fabric.setup_module(model)
-        return model, self.fabric.setup_optimizers(_optimizer(self.job.torch, model))
+        return model, self.fabric.setup_optimizers(_new_optimizer(self.job.torch, model))
 
 
-def _optimizer(torch, model):
+def _new_optimizer(torch, model):
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def _find(*names):
+def _first_importable(*names):
     """The first of these packages that can be imported, or None."""
     for name in names:
         try:
@@ -341,5 +345,5 @@ def _find(*names):
     return None
 
 
-def _version(package):
+def _package_version(package):
     return getattr(sys.modules[package.__name__.partition(".")[0]], "__version__", "?")

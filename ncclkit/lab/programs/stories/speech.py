@@ -73,8 +73,9 @@ def bound(job, cores):
 
 
 def fitting():
-    """Workers of a rank by the rule: (workers + 1) x ranks of its host <= cores that they may use;
-    at least one.
+    """Workers of a rank by the rule; at least one.
+
+    (workers + 1) x ranks of its host <= cores that they may use.
     """
     cores, ranks = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MOST, cores // ranks - 1))
@@ -120,8 +121,9 @@ class Trainer:
 
 
 def loader(torch, rank, workers, cost, batches, prefetch=1, wait=0.0):
-    """A DataLoader of so many batches, each costs `cost` seconds of CPU and `wait` seconds of
-    storage.
+    """A DataLoader of so many batches.
+
+    Each costs `cost` seconds of CPU and `wait` seconds of storage.
     """
     return torch.utils.data.DataLoader(
         Utterances(torch, rank, BATCH * batches, cost / BATCH, wait / BATCH),
@@ -133,7 +135,10 @@ def loader(torch, rank, workers, cost, batches, prefetch=1, wait=0.0):
 
 
 class Utterances:
-    """Utterances of a second each, made up; their features are computed when they are asked for."""
+    """Utterances of a second each, made up.
+
+    Their features are computed when they are asked for.
+    """
 
     def __init__(self, torch, rank, count, cost, wait):
         self.torch, self.rank, self.count, self.cost, self.wait = torch, rank, count, cost, wait
