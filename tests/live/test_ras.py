@@ -101,9 +101,9 @@ def test_whose_report_it_is(report: bytes, job: set[int], ours: bool) -> None:
 
 
 def test_a_report_without_processes_counts_only_where_no_other_job_has_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = ras.processes.read
+    read = ras.processes.read_text
     monkeypatch.setattr(
-        ras.processes, "read", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
+        ras.processes, "read_text", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
     )
     assert not ras.belongs(b"Communicators... OK", {os.getpid()})
 
