@@ -105,10 +105,14 @@ def test_each_node_of_an_allocation_is_asked(
 def test_nothing_of_a_case_is_run(tmp_path: Path) -> None:
     """Neither what an event calls a look, nor a command that it brings."""
     touched = tmp_path / "touched"
-    data = {"look": f"touch {touched}", "answer": "yes", "by": "check", "now": f"touch {touched}"}
-    case = Case()
-    case.events = [Event("told.answer", f"$(touch {touched})", data=data)]
-    look_for_me(case, all_questions()["clock_skew"])
+    data = {"look": f"touch {touched}", "answer": "yes", "by": "check"}
+    case = Case.open(tmp_path / "case")
+    case.add([Event("told.answer", f"$(touch {touched})", data=data)]).save()
+    file = tmp_path / "case/events.jsonl"
+    mailed = file.read_text().replace('"check"', f'"check","now":"touch {touched}"')
+    assert "now" in mailed
+    file.write_text(mailed)
+    look_for_me(Case.open(tmp_path / "case"), all_questions()["clock_skew"])
     assert not touched.exists()
 
 
