@@ -58,6 +58,7 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
         yield every
 
 
+@pytest.mark.serial  # ssh, mpirun, torchrun and four ranks at once: beside other jobs it is late
 def test_ranks_run_and_facts_come_from_both_hosts(machines: list[Machine], tmp_path: Path) -> None:
     run, facts = tmp_path / "run", tmp_path / "facts"
     for folder in (run, facts):
