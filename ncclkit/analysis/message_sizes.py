@@ -112,14 +112,17 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     Sizes within a factor of two are one, the most frequent of them.
     """
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    cost: defaultdict[tuple[str, int], float] = defaultdict(float)
     for (op, size), count in calls.items():
-        bins[op, int(math.log2(max(size, 1)))][size] += count
-    cost = {}
-    for key, sizes in bins.items():
-        cost[key] = sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items())
+        power = int(math.log2(max(size, 1)))
+        time_us = CALL_US + size / BYTES_PER_US
+        bins[op, power][size] += count
+        cost[op, power] += count * time_us
     found: defaultdict[str, list[int]] = defaultdict(list)
-    for op, power in sorted(cost, key=lambda key: cost[key], reverse=True)[:most]:
-        found[op].append(bins[op, power].most_common(1)[0][0])
+    costliest = sorted(cost, key=lambda key: cost[key], reverse=True)
+    for op, power in costliest[:most]:
+        most_frequent, _ = bins[op, power].most_common(1)[0]
+        found[op].append(most_frequent)
     return {op: sorted(sizes) for op, sizes in found.items()}
 
 

@@ -70,7 +70,9 @@ def serve() -> None:
 
 @server.tool(annotations=READ_ONLY)
 async def diagnose(paths: list[str]) -> dict[str, Any]:
-    """Which rank, host or setting made a job fail, with the lines that prove it, and what to do.
+    """Which rank, host or setting made a job fail, and what to do.
+
+    The answer cites the lines that prove it.
 
     paths: log files, folders, archives, Flight Recorder dumps, patterns such as logs/*.out, or ids
     of Slurm jobs. The answer is that of `ncclkit diagnose --json`.

@@ -765,7 +765,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def gate(options: argparse.Namespace) -> int:
-    """Say whether this node is ready for a job, as the agent does; exit status 0, 1 or 2."""
+    """Say whether this node is ready for a job; exit status 0, 1 or 2."""
     import subprocess
 
     from ncclkit.live.launch.pack import packed

@@ -313,12 +313,26 @@ async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "p
 
 def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[str, ...]:
     """What each rank of the live test is started with."""
-    asked = {"backend": backend, "ops": ",".join(options.ops), "dtype": options.dtype}
-    asked |= {"sizes": ",".join(map(str, steps)), "repeats": str(options.repeats)}
-    asked |= {"timeout": f"{max(5.0, options.timeout / (5 if options.stages else 2)):.0f}"}
-    argv = ["collective", *(word for name, value in asked.items() for word in (f"--{name}", value))]
-    argv += ["--stages"] * options.stages
-    argv += ["--simulate-hosts", str(options.simulate_hosts)] if options.simulate_hosts > 1 else []
+    # one call that hangs must leave time to find out who did
+    share = 2
+    if options.stages:
+        share = 5
+    timeout = max(5.0, options.timeout / share)
+    asked = {
+        "backend": backend,
+        "ops": ",".join(options.ops),
+        "dtype": options.dtype,
+        "sizes": ",".join(map(str, steps)),
+        "repeats": str(options.repeats),
+        "timeout": f"{timeout:.0f}",
+    }
+    argv = ["collective"]
+    for name, value in asked.items():
+        argv += [f"--{name}", value]
+    if options.stages:
+        argv.append("--stages")
+    if options.simulate_hosts > 1:
+        argv += ["--simulate-hosts", str(options.simulate_hosts)]
     return tuple(argv)
 
 

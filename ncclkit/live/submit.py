@@ -186,7 +186,7 @@ def submit(
 
 
 def unmade_folder(case_folder: Path, verb: str) -> Path:
-    """Where a batch job of a case will lie, as far as that is known before it is submitted."""
+    """Where a batch job of a case will lie, before its number is known."""
     return case_folder / "jobs" / f"N-{verb}"
 
 

@@ -763,13 +763,17 @@ class Measured:
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """Of those that chose, the settings with own jobs that look best on some call and size."""
-        ratios: dict[int, list[float]] = {}
-        for times in map(self.times.__getitem__, self.chose):
+        best_ratio: dict[int, float] = {}
+        for phase in self.chose:
+            times = self.times[phase]
             for (number, op, size), laps in times.items():
-                if number in numbers and number not in self.refused and (ALONE, op, size) in times:
-                    ratios.setdefault(number, []).append(min(laps) / min(times[ALONE, op, size]))
-        best = sorted((min(found), number) for number, found in ratios.items())
-        return [number for ratio, number in best if ratio < PROMISING][:KEPT]
+                default_laps = times.get((ALONE, op, size))
+                if default_laps is None or number not in numbers or number in self.refused:
+                    continue
+                ratio = min(laps) / min(default_laps)
+                best_ratio[number] = min(ratio, best_ratio.get(number, math.inf))
+        ranked = sorted(best_ratio, key=lambda number: (best_ratio[number], number))
+        return [number for number in ranked if best_ratio[number] < PROMISING][:KEPT]
 
     def compared(self, phase: str, settings: Sequence[Setting]) -> tuple[Comparison, ...]:
         """Each setting with the default of the same rounds, by collective and size."""

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
@@ -47,7 +47,8 @@ from ncclkit.agent.run.processes import die_with_parent  # noqa: E402
 from ncclkit.analysis.motion import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.core.model import NcclkitError  # noqa: E402
+from ncclkit.core.kinds import AttachRank  # noqa: E402
+from ncclkit.core.model import Event, NcclkitError  # noqa: E402
 from ncclkit.live.attach import AttachOptions, attach  # noqa: E402
 from tests.live import healthy  # noqa: E402
 from tests.live.hangs import PATIENCE, RANKS, WAYS, start, ways  # noqa: E402
@@ -75,7 +76,11 @@ class Bench:
     def _keep(self, name: str, write: Callable[[], object], future: Future[dict[str, Any]]) -> None:
         row = {"way": name, "framework": WAYS[name].framework, "cause": False, "rank": False}
         error = future.exception()
-        row |= future.result() if error is None else {"says": f"{type(error).__name__}: {error}"[-4500:]}
+        row |= (
+            future.result()
+            if error is None
+            else {"says": f"{type(error).__name__}: {error}"[-4500:]}
+        )
         with self._lock:
             self.rows[name] = row
             print(json.dumps(row), file=sys.stderr, flush=True)
@@ -102,9 +107,13 @@ class Bench:
         with self._lock:
             self._hung[name] = job
             self._lock.notify_all()
-            self._lock.wait_for(lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend])
+            self._lock.wait_for(
+                lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend]
+            )
             others = [other for other in self._hung.values() if other is not job]
-        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels, timeout=self.options.timeout)
+        asked = AttachOptions(
+            dump=self.options.dump, kernels=self.options.kernels, timeout=self.options.timeout
+        )
         with tempfile.TemporaryDirectory() as folder, self._readers:
             place = self.options.keep / name if self.options.keep else Path(folder)
             row = attached_row(name, job, others, asked, place)
@@ -112,22 +121,42 @@ class Bench:
         return row | {"beside": len(others)}
 
 
-def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions, folder: Path) -> dict[str, Any]:
+def _kernels(events: Sequence[Event]) -> dict[str, str]:
+    """Rank → the kernel that runs on its GPU, where one was looked for."""
+    seen = [event for event in events if isinstance(event.data, AttachRank)]
+    return {str(event.rank): event.data.kernel for event in seen if event.data.kernel}
+
+
+def attached_row(
+    name: str, job: Job, others: list[Job], options: AttachOptions, folder: Path
+) -> dict[str, Any]:
     """What attach says of one job, and whether that is right; folder: of the case."""
     begun, wanted = time.monotonic(), WAYS[name]
     case = Case.open(folder)
-    made = asyncio.run(attach(case, [str(job[0].pid)], None, options))  # one of its processes stands for the job
+    made = asyncio.run(
+        attach(case, [str(job[0].pid)], None, options)
+    )  # one of its processes stands for the job
     found = diagnose(case).findings
     seconds = time.monotonic() - begun
-    files = [path.read_text(errors="replace") for path in made.folder.glob("*") if not path.name.startswith("fr_")]
+    files = [
+        path.read_text(errors="replace")
+        for path in made.folder.glob("*")
+        if not path.name.startswith("fr_")
+    ]
     first = found[0] if found else None
     ranks = tuple(first.culprits["ranks"]) if first else ()
-    kept = "\n".join([*files, *made.problems, *made.jobs, *made.progress, *(one.say for one in found)])
+    kept = "\n".join(
+        [*files, *made.problems, *made.jobs, *made.progress, *(one.say for one in found)]
+    )
     named = {int(pid) for pid in re.findall(r"(?i)\b(?:pid|process)\W{1,4}(\d+)", kept)}
     return {
         "cause": first is not None and first.cause in wanted.causes,
         "rank": not wanted.ranks or ranks == wanted.at_fault(len(job)),
-        "wrong_proven": [one.cause for one in found if one.strength == "proven" and one.cause not in wanted.causes],
+        "wrong_proven": [
+            one.cause
+            for one in found
+            if one.strength == "proven" and one.cause not in wanted.causes
+        ],
         "foreign": sorted(named & {process.pid for other in others for process in other.values()}),
         "seconds": round(seconds, 1),
         "found": first.cause if first else "",
@@ -135,7 +164,7 @@ def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions,
         "ranks": ranks,
         "says": first.say if first else headline(made.events),
         "dumps": sum(event.kind == "flight.dump" for event in made.events),
-        "kernels": {str(event.rank): event.data.kernel for event in made.events if event.data.kernel},
+        "kernels": _kernels(made.events),
         "missing": list(made.problems),
     }
 
@@ -144,8 +173,15 @@ def healthy_row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """What attach says of one job that nothing is wrong with, at each of its looks."""
     looks = []
     with healthy.start(name, options.ranks or RANKS[options.backend], options.backend) as job:
-        for dump in [True, False] * options.looks if options.dump is None else [options.dump] * options.looks:
-            looks.append(healthy_look(job, AttachOptions(dump=dump, timeout=options.timeout)) | {"dump": dump})
+        for dump in (
+            [True, False] * options.looks
+            if options.dump is None
+            else [options.dump] * options.looks
+        ):
+            looks.append(
+                healthy_look(job, AttachOptions(dump=dump, timeout=options.timeout))
+                | {"dump": dump}
+            )
         lives = all(is_alive(process.pid) for process in job.values())
     accused = [look for look in looks if look["found"]]
     return {
@@ -203,7 +239,9 @@ def measure_healthy(names: list[str], options: argparse.Namespace) -> int:
                 rows.append(healthy_row(name, options))
             except (NcclkitError, RuntimeError, TimeoutError) as error:
                 say = f"{type(error).__name__}: {error}"[-1000:]
-                rows.append(dict.fromkeys(COUNTED, 0) | {"program": name, "lives": False, "said": say})
+                rows.append(
+                    dict.fromkeys(COUNTED, 0) | {"program": name, "lives": False, "said": say}
+                )
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
             result = head | {"healthy": healthy_summary(rows)}
             if options.out:
@@ -218,16 +256,31 @@ COUNTED = ("looks", "accusations", "goes_on", "exit_0")
 def healthy_summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The looks of all programs together, and each."""
     ended = [row["program"] for row in rows if not row["lives"]]
-    return {name: sum(row[name] for row in rows) for name in COUNTED} | {"ended": ended, "programs": rows}
+    return {name: sum(row[name] for row in rows) for name in COUNTED} | {
+        "ended": ended,
+        "programs": rows,
+    }
 
 
 def machine(backend: str) -> dict[str, Any]:
     """Date, hardware and versions."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpus = subprocess.check_output(query, text=True, timeout=60).strip().splitlines() if backend == "nccl" else []
+    gpus = (
+        subprocess.check_output(query, text=True, timeout=60).strip().splitlines()
+        if backend == "nccl"
+        else []
+    )
     found: dict[str, Any] = {"date": date.today().isoformat(), "python": platform.python_version()}
     found |= {"cores": os.cpu_count(), "load": os.getloadavg()[0], "gpus (name, driver)": gpus}
-    packages = ("torch", "accelerate", "lightning", "pytorch-lightning", "transformers", "py-spy", "pystack")
+    packages = (
+        "torch",
+        "accelerate",
+        "lightning",
+        "pytorch-lightning",
+        "transformers",
+        "py-spy",
+        "pystack",
+    )
     found |= {name: installed(name) for name in packages}
     if backend == "nccl":
         import torch
@@ -247,11 +300,15 @@ def installed(package: str) -> str:
 def hand_over_tools() -> None:
     """Let attach find py-spy and pystack where they lie on PYTHONPATH, outside of the interpreter's own folder."""
     for name, module in (("py-spy", ""), ("pystack", "pystack")):
-        places = [Path(place, "bin", name) for place in sys.path if Path(place, "bin", name).is_file()]
+        places = [
+            Path(place, "bin", name) for place in sys.path if Path(place, "bin", name).is_file()
+        ]
         if find_tool(name)[0] is None and places and not module:
             os.environ[TOOLS[name]] = str(places[0])
         if not Path(sys.executable).with_name(name).exists() and module and find_spec(module):
-            script = Path(tempfile.mkdtemp(), name)  # one that was installed elsewhere names an interpreter of there
+            script = Path(
+                tempfile.mkdtemp(), name
+            )  # one that was installed elsewhere names an interpreter of there
             script.write_text(f"#!{sys.executable}\nfrom {module}.__main__ import main\nmain()\n")
             script.chmod(0o700)
             os.environ[TOOLS[name]] = str(script)
@@ -272,19 +329,31 @@ def summary(table: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Print the table, write it where asked, and return its `verdict`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ways", nargs="*", default=[], help="these only")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
-    parser.add_argument("--share-gpu", action="store_true", help="over nccl: all ranks on one GPU, each as a node")
-    parser.add_argument("--ranks", type=int, default=0, help="of each job (default: 3 over gloo, 2 over nccl)")
+    parser.add_argument(
+        "--share-gpu", action="store_true", help="over nccl: all ranks on one GPU, each as a node"
+    )
+    parser.add_argument(
+        "--ranks", type=int, default=0, help="of each job (default: 3 over gloo, 2 over nccl)"
+    )
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--dump", action=argparse.BooleanOptionalAction)
     parser.add_argument("--healthy", action="store_true", help="jobs that nothing is wrong with")
-    parser.add_argument("--looks", type=int, default=5, help="at each of these, with --dump and without")
-    parser.add_argument("--busy", type=int, default=0, help="processes that take the same cores meanwhile")
+    parser.add_argument(
+        "--looks", type=int, default=5, help="at each of these, with --dump and without"
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="processes that take the same cores meanwhile"
+    )
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--timeout", type=float, help="of each look (default: that of attach)")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further job is begun")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="after which no further job is begun"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for the case of each job")
     options = parser.parse_args()
@@ -294,7 +363,9 @@ def main() -> int:
     options.dump = bool(options.dump)
     names = options.ways or ways(options.backend)
     kept: dict[str, dict[str, Any]] = {}
-    if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were
+    if (
+        options.ways and options.out and options.out.exists()
+    ):  # these rows anew, the others as they were
         kept = {row["way"]: row for row in json.loads(options.out.read_text())["ways"]}
     names_of_options = ("backend", "share_gpu", "side_by_side", "dump", "kernels", "timeout")
     chosen = {name: getattr(options, name) for name in names_of_options}

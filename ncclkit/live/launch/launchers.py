@@ -6,7 +6,6 @@ names a subclass of `base.Launcher`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -70,9 +69,3 @@ async def launcher_of_job(number: int) -> tuple[Launcher, int] | None:
         if nodes:
             return launcher, nodes
     return None
-
-
-def names_of_launchers() -> Iterator[str]:
-    """What the known launchers are called."""
-    for launcher in known_launchers():
-        yield launcher.name

@@ -92,8 +92,9 @@ async def read_facts_here(
 
 
 def missing_facts(records: Sequence[Record], end: str) -> list[Record]:
-    """A fact without a value for an agent that was ended before it had sent all facts; none where
-    it had.
+    """A fact without a value for an agent that was ended too early.
+
+    None where it had sent all facts.
     """
     kinds = {record.get("kind") for record in records}
     if "fact" not in kinds or "complete" in kinds:

@@ -108,8 +108,9 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
 
 
 async def nodes_of(job: int) -> int:
-    """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as
-    running.
+    """How many nodes a Slurm job runs on.
+
+    0 where Slurm is not here, or does not know it as running.
     """
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
@@ -127,8 +128,9 @@ async def nodes_of(job: int) -> int:
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
-    """The command that runs a verb of the agent once on each node of a job of this user, beside its
-    steps.
+    """The command that runs a verb of the agent once on each node of a job.
+
+    The job is of this user, and its steps go on beside it.
 
     Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes
     share.
