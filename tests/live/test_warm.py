@@ -28,7 +28,7 @@ from tests.namespaces import hosts, needs_namespaces
 from tests.processes import WARM, warm
 
 RANK = """
-import json, os, sys
+import json, os, sys, time
 def own(name):
     with open("/proc/self/" + name) as file:
         return file.read().split(chr(0))[:-1]
@@ -42,8 +42,13 @@ told = {
     "leads": os.getsid(0) == os.getpid() != os.getppid(),
     "files": [name for name in os.listdir("/proc/self/fd") if int(name) > 3],
 }
-with open(f"{sys.argv[1]}/{rank}", "w") as out:
+with open(f"{sys.argv[1]}/{rank}.part", "w") as out:
     json.dump(told, out)
+os.rename(out.name, f"{sys.argv[1]}/{rank}")
+# The launcher ends all ranks when one fails: the one that fails waits for what the other tells.
+deadline = time.monotonic() + 60
+while not os.path.exists(f"{sys.argv[1]}/0") and time.monotonic() < deadline:
+    time.sleep(0.05)
 assert rank == "0", "the other one fails"
 """
 
