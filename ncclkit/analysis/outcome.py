@@ -7,6 +7,7 @@ the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ from ncclkit.analysis.job_phrases import (
 from ncclkit.analysis.once import once
 from ncclkit.analysis.succession import Span
 from ncclkit.core.case import RUN, Case
+from ncclkit.core.kinds import NcclEnv
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
@@ -127,9 +129,12 @@ def success_lines(case: Case) -> list[Event]:
 
 def shows_training(case: Case) -> bool:
     """Whether a line holds a loss, a row of a test, or served tokens."""
-    lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
-    for line in lines:
-        for pattern in (LOSS, TEST_ROW, MODEL_SERVED):
+    return _any_line_shows(case, LOSS, TEST_ROW, MODEL_SERVED)
+
+
+def _any_line_shows(case: Case, *patterns: re.Pattern[str]) -> bool:
+    for line in (*unread_lines(case, "quiet"), *unread_lines(case)):
+        for pattern in patterns:
             if pattern.search(line.text):
                 return True
     return False
@@ -157,6 +162,18 @@ def asked_for(case: Case) -> set[str]:
         for match in SET_BY_COMMAND.finditer(line.text):
             found.add(match["name"])
     return found
+
+
+def set_in_environment(case: Case) -> set[str]:
+    """Names of variables that a foreign job's environment sets, as NCCL printed them.
+
+    Whoever keeps the log of a job that does well does not ask about them.  Our own runs and tests
+    of bandwidth ask how fast a path is, so that nothing about it is settled there.
+    """
+    if case.of("nccltests.table") or _any_line_shows(case, TEST_ROW):
+        return set()
+    foreign = [event for event in case.of(NcclEnv) if not RUN.search(event.path)]
+    return {str(event.data.name) for event in foreign}
 
 
 def speaks_for_all(event: Event) -> bool:

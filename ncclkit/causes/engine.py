@@ -17,6 +17,7 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.outcome import (
     asked_for,
     outcome,
+    set_in_environment,
     shows_training,
     success_lines,
 )
@@ -139,14 +140,14 @@ def risks(facts: Iterable[Fact]) -> list[Finding]:
 
 
 def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
-    """Slower paths that the command line asks for, in a job of which nobody says that
-    it is slow.
+    """Slower paths that command line or environment ask for, in a job of which nobody says
+    that it is slow.
     """
     how = outcome(case)
     measured = case.measurements or any(case.of(kind) for kind in experiment_records.KINDS)
     if measured or trouble(case) or not (how.success or how.work):
         return []
-    asked = asked_for(case)
+    asked = asked_for(case) | set_in_environment(case)
 
     def was_asked_for(finding: Finding) -> bool:
         return finding.cause in BRAKES and any(name in finding.say for name in asked)

@@ -226,15 +226,27 @@ def _inside_machine(case: Case, channels: list[Event]) -> list[Event]:
     """Channels with both ends on what NCCL takes for one machine, by the INIT lines of
     their ranks.
     """
-    on = as_nccl_sees(case)
-    starts = (event for event in case.of(NcclInit) if event.host and not event.data.parent)
-    host = {e.data.rank: on(e) for e in starts}
-    ends = ((e, host.get(e.data.src), host.get(e.data.dst)) for e in channels)
+    machines = _machines_of_ranks(case)
     inner_pairs = []
-    for event, here, there in ends:
+    for event in channels:
+        here, there = machines.get(event.data.src), machines.get(event.data.dst)
         if event.data.via == "SHM" or (here is not None and here == there):
             inner_pairs.append(event)
     return inner_pairs
+
+
+def _machines_of_ranks(case: Case) -> dict[int | None, str]:
+    """The machine of each rank, as NCCL sees it; only of ranks that stand on one alone.
+
+    A group with a communicator of its own numbers its ranks anew and names no parent: the rank 0
+    of eight groups across hosts stands on as many hosts.
+    """
+    machine_of = as_nccl_sees(case)
+    machines: dict[int | None, set[str]] = {}
+    for start in case.of(NcclInit):
+        if start.host and not start.data.parent:
+            machines.setdefault(start.data.rank, set()).add(machine_of(start))
+    return {rank: next(iter(on)) for rank, on in machines.items() if len(on) == 1}
 
 
 def _env_facts(case: Case) -> list[Fact]:

@@ -10,13 +10,13 @@ import pytest
 
 from ncclkit.analysis.complaints import says_complaint, says_failure
 from ncclkit.causes.diagnosis import Diagnosis
-from tests.cases import judged_log
+from tests.cases import judged_log, judged_text
 
 WELL = Path(__file__).parents[1] / "healthy"
 SHARED = Path(__file__).parents[2].parent / "shared" / "healthy"
 LOGS = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(WELL.glob("*.json"))]
 RUNS = Path(__file__).parents[1] / "healthy_runs"
-"""Recorded on two H200 by tests/record/healthy_runs.py; most logs end before the job says that it ends."""
+"""Recorded by tests/record/healthy_runs.py: on two H200, and servers over gloo here; most logs end before the job says that it ends."""
 RECORDED = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RUNS.glob("*.json"))]
 NOT_BROKEN = [log for log in LOGS if log["state"] != "broken"]
 
@@ -217,3 +217,54 @@ def test_a_job_that_was_started_again_and_succeeded_was_not_killed(
 )
 def test_a_name_or_a_word_of_somebody_else_is_no_failure(text: str, tmp_path: Path) -> None:
     assert judged_log(tmp_path, text).findings == ()
+
+
+PATH_LEFT_OUT = (
+    "node-1:10:40 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to LOC\n"
+    "node-1:10:40 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 100000 - Init COMPLETE\n"
+    "node-1:11:41 [1] NCCL INFO comm 0x2 rank 1 nranks 2 cudaDev 1 busId 200000 - Init COMPLETE\n"
+    "node-1:10:40 [0] NCCL INFO Channel 00 : 0[100000] -> 1[200000] via direct shared memory\n"
+    "node-1:11:41 [1] NCCL INFO Channel 00 : 1[200000] -> 0[100000] via direct shared memory\n"
+    "epoch 1 step 100/200 loss 2.31 812 samples/s\n"
+    "epoch 1 step 200/200 loss 2.12 811 samples/s\n"
+    "[default] worker group successfully finished.\n"
+)
+
+
+def test_what_an_environment_intends_is_a_risk_of_a_job_that_went_well() -> None:
+    result = judged_text(PATH_LEFT_OUT)
+    assert (result.verdict, result.findings) == ("healthy", ())
+    assert "NCCL_P2P_LEVEL=LOC" in " ".join(risk.say for risk in result.risks)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "the job runs but all_reduce is much slower than last month, why?\n",
+        "#  size count type redop root time algbw busbw #wrong\n"
+        "   134217728      33554432     float     sum      -1    25911    5.18    9.06      0\n",
+    ],
+)
+def test_whoever_asks_how_fast_it_is_hears_of_the_slower_path(asks: str) -> None:
+    result = judged_text(asks + PATH_LEFT_OUT)
+    assert [finding.cause for finding in result.findings] == ["slow_transport"]
+
+
+RANKS_OF_GROUPS = (("b", 21, 0, 2), ("a", 10, 0, 1), ("b", 20, 1, 1), ("a", 11, 1, 2))
+"""Host, process, rank and bus of two groups over two hosts."""
+
+
+def test_groups_over_hosts_have_no_connections_inside_one_machine() -> None:
+    """Rank 0 and 1 of two groups, each over the same two hosts: a posted MLPerf log showed it."""
+    text = "a:10:40 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to LOC\n"
+    for host, pid, rank, bus in RANKS_OF_GROUPS:
+        text += (
+            f"{host}:{pid}:40 [0] NCCL INFO comm 0x{pid} rank {rank} nranks 2 cudaDev {bus - 1}"
+            f" busId {bus}00000 - Init COMPLETE\n"
+        )
+        text += (
+            f"{host}:{pid}:40 [0] NCCL INFO Channel 00/0 : 0[{bus}00000] -> 1[{bus}00000] [send]"
+            f" via NET/IBext/0\n"
+        )
+    text += "training is much slower than on the other cluster\n"
+    assert "slow_transport" not in {finding.cause for finding in judged_text(text).findings}

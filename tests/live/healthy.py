@@ -13,9 +13,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -36,6 +39,8 @@ PROGRAMS = {
     "slow_loader": "torch",
     "several_groups": "torch",
     "idle_server": "torch",
+    "http_server": "torch",
+    "batching_server": "torch",
     "accelerate_loop": "accelerate",
     "transformers_trainer": "transformers",
     "lightning_trainer": "Lightning",
@@ -281,6 +286,84 @@ def idle_server(rank: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.accept()
     dist.broadcast(ones(WIDTH), src=0)
+
+
+def http_server(rank: int) -> None:
+    """Rank 0 answers requests that come when they like; all ranks compute each answer together."""
+    import torch
+    import torch.distributed as dist
+
+    begin(rank)
+    if rank > 0:
+        # Between two requests these wait in a broadcast, for as long as nobody asks.
+        request = torch.zeros(1, device=DEVICE)
+        while True:
+            dist.broadcast(request, src=0)
+            if request.item() < 0:
+                return
+            answer_together(rank)
+    with HTTPServer(("127.0.0.1", 0), Generate) as server:
+        print(f"Serving on http://127.0.0.1:{server.server_port} (press Ctrl+C to quit)", flush=True)
+        threading.Thread(target=ask_now_and_then, args=(server.server_port,), daemon=True).start()
+        while not ended():
+            server.handle_request()
+        dist.broadcast(-torch.ones(1, device=DEVICE), src=0)
+    print("Shutting down: all requests are answered", flush=True)
+
+
+class Generate(BaseHTTPRequestHandler):
+    """Each request is handed to all ranks, and answered with what they computed."""
+
+    def do_GET(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.broadcast(torch.ones(1, device=DEVICE), src=0)
+        answer = f"{answer_together(0):.1f}\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+def answer_together(rank: int) -> float:
+    """Part of each layer on each rank, and their sum after it."""
+    import torch.distributed as dist
+
+    part = ones(4, WIDTH)
+    for _ in range(4):
+        work(0.02)
+        dist.all_reduce(part)
+        part /= dist.get_world_size()
+    return float(part.sum().item())
+
+
+def ask_now_and_then(port: int) -> None:
+    """A client of its own: some requests at once, and then none for seconds."""
+    for count in itertools.count():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/generate?n={count}", timeout=60) as answer:
+            answer.read()
+        if count % 5 == 4:
+            time.sleep(2.0)
+
+
+def batching_server(rank: int) -> None:
+    """Rank 0 hands a schedule to all ranks at each step, an empty one while no request waits."""
+    import torch.distributed as dist
+
+    begin(rank)
+    for step in itertools.count():
+        waiting = step % 7 if step % 40 < 30 else 0
+        schedule = [{"requests": waiting, "last": rank == 0 and ended()}]
+        dist.broadcast_object_list(schedule, src=0)
+        if schedule[0]["last"]:
+            break
+        if schedule[0]["requests"]:
+            answer_together(rank)
+        else:
+            time.sleep(0.1)
+        if rank == 0 and step % 10 == 9:
+            print(f"Avg generation throughput: {40 * waiting:.1f} tokens/s, Running: {waiting} reqs", flush=True)
 
 
 def accelerate_loop(rank: int) -> None:

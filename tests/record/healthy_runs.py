@@ -50,6 +50,7 @@ ROUNDS = {
     "pipeline": 12,
     "several_groups": 12,
     "slow_loader": 9,
+    "http_server": 20,
 }
 """Rounds of programs whose rounds take long; others make forty."""
 NEVER_END = {"idle_server"}
