@@ -33,12 +33,14 @@ endef
 export LOOK
 export REFUSED := The packages of constraints.txt could not be installed as they were tested. Where your index builds its own: make HASHES=no takes them by version.
 
-.PHONY: help report check test lab wheelhouse FORCE
+.PHONY: help report check style test test-all lab wheelhouse install FORCE
 
 help:
 	@echo 'make report   facts and test of this machine as one HTML file: $(CASE)/report.html'
 	@echo 'make check    style, types and the quick tests'
-	@echo 'make test     style, types and every test'
+	@echo 'make test     style, types and the tests, but those that are long by nature'
+	@echo 'make test-all   and those, too: exam parity, fuzz, a thousand ranks, every notebook in a browser'
+	@echo 'make install  only .venv with the packages'
 	@echo 'make wheelhouse   all packages for hosts without internet, in ./wheelhouse'
 	@echo 'make lab      JupyterLab: name the logs of a job, a running job, or test this machine'
 	@echo
@@ -50,16 +52,22 @@ help:
 report: $(READY)
 	@$(BIN)/ncclkit report --case "$(CASE)" $(if $(TRAIN_PYTHON),--train-python "$(TRAIN_PYTHON)")
 
-check: $(READY)
-	$(BIN)/ruff check .
-	MYPY_NUM_WORKERS=auto $(BIN)/mypy
+check: style
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(QUICK)
 
-test: $(READY)
-	$(BIN)/ruff check .
-	MYPY_NUM_WORKERS=auto $(BIN)/mypy
+test: style
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=10 -m 'not serial and not long'
+
+test-all: style
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=10 -m 'not serial'
 	$(BIN)/python -m pytest -q -m serial $(SERIAL)
+
+style: $(READY)
+	$(BIN)/ruff check .
+	MYPY_NUM_WORKERS=auto $(BIN)/mypy
+
+# Nothing but the environment; every other target makes it, too, where it is missing.
+install: $(READY)
 
 lab: $(READY)
 	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open 00_start_here

@@ -82,5 +82,5 @@ def test_a_wheelhouse_is_packed_for_the_python_that_is_named(tree):
 
 def test_help_names_every_target_and_variable(tree):
     said = make(tree, "help").stdout
-    targets = ("make report", "make check", "make test", "make lab", "make wheelhouse")
+    targets = ("make report", "make check", "make test", "make test-all", "make install", "make lab", "make wheelhouse")
     assert all(word in said for word in (*targets, "PYTHON=", "TRAIN_PYTHON=", "CASE="))
