@@ -290,7 +290,7 @@ def inspect(options: argparse.Namespace) -> int:
     resources.set_job_spec(case, job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     with Activity("Reading facts", limit=local.FACTS):
-        asyncio.run(probe.inspect(case, options.python or None, paths))
+        asyncio.run(probe.inspect_hosts(case, options.python or None, paths))
     this_run = Case()
     this_run.facts = _read_now(case, before)
     found = _judge(case, this_run)
@@ -381,7 +381,7 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
         )
         if asked or await asyncio.to_thread(scheduler.is_login_node):
             await probe.plan_test(case, options)  # refuses what cannot work before anything is read
-        await probe.inspect(case, options.python or None)
+        await probe.inspect_hosts(case, options.python or None)
     return await probe.probe(case, options, _follow(activity))
 
 

@@ -123,7 +123,7 @@ def test_a_terminal_shows_the_partitions_of_a_login_node(
         return case.replace_facts(facts)
 
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
-    monkeypatch.setattr(probe, "inspect", read)
+    monkeypatch.setattr(probe, "inspect_hosts", read)
     assert main(["inspect", "--case", str(tmp_path / "case")]) == 0
     said = capsys.readouterr().out
     assert "a login node of a Slurm cluster (2 partitions, up to 8 GPUs a node, 15 nodes idle)" in said
