@@ -6,13 +6,13 @@ Suspects with their shares, one question at a time, and what each answer moved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ncclkit.causes.differential import Differential
 from ncclkit.causes.diagnosis import Diagnosis, clip
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.looks.record import Look
-from ncclkit.cli import terminal
+from ncclkit.cli.runner import NameTable, Part, print_parts
 from ncclkit.cli.terminal import Activity, show
 from ncclkit.core.case import Case
 from ncclkit.core.model import cite
@@ -27,8 +27,8 @@ REASON_LETTERS = 160
 """Letters of the reason of a suspect that are printed: a table is read at a glance."""
 
 
-def print_suspects(case: Case, diagnosis: Diagnosis) -> None:
-    """Print the symptom with its counts, the first suspects, and what earlier answers moved."""
+def suspect_parts(case: Case, diagnosis: Diagnosis) -> Iterator[Part]:
+    """The symptom with its counts, the first suspects, and what earlier answers moved."""
     suspects = questions.suspects_of(diagnosis)
     if suspects is None:
         return
@@ -40,42 +40,41 @@ def print_suspects(case: Case, diagnosis: Diagnosis) -> None:
         else:
             place = cited["path"]
         quoted = [f"  {line}" for line in clip(first.line.text, 2)]
-        show("\n".join([f"Symptom: {questions.title_of(first.symptom)}  ({place})", *quoted]))
+        yield "\n".join([f"Symptom: {questions.title_of(first.symptom)}  ({place})", *quoted])
     if suspects.counted:
-        show(f"{suspects.counted[:1].upper()}{suspects.counted[1:]}.")
-    print_ranking(suspects)
-    steps = questions.steps_of(case, suspects)
-    for step in steps:
-        print_step(step, with_question=True)
+        yield f"{suspects.counted[:1].upper()}{suspects.counted[1:]}."
+    yield ranking_table(suspects)
+    for step in questions.steps_of(case, suspects):
+        yield step_text(step, with_question=True)
 
 
-def print_ranking(suspects: Differential) -> None:
-    """Print the first suspects with their shares and reasons."""
+def ranking_table(suspects: Differential) -> NameTable:
+    """The first suspects with their shares and reasons."""
     rows: list[tuple[str, str]] = []
     for place, one in enumerate(questions.best_suspects(suspects), 1):
         reason = questions.reason_words(one, suspects)
         if len(reason) > REASON_LETTERS:
             reason = f"{reason[:REASON_LETTERS]}…"
         rows.append((f"{place}. {questions.share_words(one.share):>5}  {one.cause}", reason))
-    terminal.rows("Suspects, none of them proven", rows)
+    return NameTable("Suspects, none of them proven", rows)
 
 
-def print_step(step: AnswerStep, with_question: bool = False) -> None:
-    """Print an answer, what it means, and how the ranking moved."""
+def step_text(step: AnswerStep, with_question: bool = False) -> str:
+    """An answer, what it means, and how the ranking moved."""
     lines = [f"{step.answer_words}.", f"  {step.moved}"]
     if with_question:
         lines.insert(0, f"\n{step.look.question} ({step.who})")
-    show("\n".join(lines))
+    return "\n".join(lines)
 
 
-def print_sights(seen: Iterable[tuple[Look, Sight]]) -> None:
-    """Print what the looks have shown that were made for a person."""
+def sight_parts(seen: Iterable[tuple[Look, Sight]]) -> Iterator[Part]:
+    """What the looks have shown that were made for a person."""
     for look, sight in seen:
-        show(f"\n{look.question}\n  {sight.answer}: {sight.text}")
+        yield f"\n{look.question}\n  {sight.answer}: {sight.text}"
 
 
-def print_question(diagnosis: Diagnosis, is_conversation: bool = False) -> None:
-    """Print the question that decides most, how to find out now, and how next time.
+def question_parts(diagnosis: Diagnosis, is_conversation: bool = False) -> Iterator[Part]:
+    """The question that decides most, how to find out now, and how next time.
 
     is_conversation: the answer is typed next, and needs no option.
     """
@@ -89,21 +88,21 @@ def print_question(diagnosis: Diagnosis, is_conversation: bool = False) -> None:
         lines.append(f"  next time: {look.next_time}")
     if not is_conversation:
         lines.append(f"  answer:    --answer {look.cause}=yes, =no or =unknown")
-    show("\n".join(lines))
+    yield "\n".join(lines)
 
 
-def print_next_step(case: Case, diagnosis: Diagnosis) -> None:
-    """Print what to do where nothing is left to ask, or where an experiment costs less."""
+def next_step_parts(case: Case, diagnosis: Diagnosis) -> Iterator[Part]:
+    """What to do where nothing is left to ask, or where an experiment costs less."""
     then = questions.next_step(case, diagnosis)
     if then is None:
         return
-    show(f"\n{then.sentence}")
+    yield f"\n{then.sentence}"
     named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
     for name, text in named:
         if text:
-            show(f"{name}: {text}")
+            yield f"{name}: {text}"
     if then.command:
-        show(f"  $ {then.command}")
+        yield f"  $ {then.command}"
 
 
 def converse(case: Case, diagnosis: Diagnosis) -> Diagnosis:
@@ -115,8 +114,8 @@ def converse(case: Case, diagnosis: Diagnosis) -> Diagnosis:
     while True:
         look = _question_of(diagnosis)
         if look is None or look != printed:
-            print_question(diagnosis, is_conversation=True)
-            print_next_step(case, diagnosis)
+            print_parts(question_parts(diagnosis, is_conversation=True))
+            print_parts(next_step_parts(case, diagnosis))
         printed = look
         if look is None:
             return diagnosis
@@ -167,6 +166,6 @@ def _judge_again(case: Case, look: Look) -> Diagnosis:
         return diagnosis
     for step in questions.steps_of(case, suspects):
         if step.look.cause == look.cause:
-            print_step(step)
-    print_ranking(suspects)
+            show(step_text(step))
+    print_parts([ranking_table(suspects)])
     return diagnosis

@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ncclkit.core import themes
@@ -231,11 +231,14 @@ def _advice(advice: Advice) -> list[RenderableType]:
     ]
 
 
-def print_facts(known: Sequence[Fact]) -> None:
-    """Print facts by theme with their units, and what could not be read with the reason."""
+def fact_tables(known: Sequence[Fact]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Title and rows of each theme.
+
+    Facts with their units, then what could not be read with the reason.
+    """
     for title, group in themes.by_theme(known).items():
         unread = [(names, f"unknown: {why}") for names, why in themes.unread_rows(group)]
-        rows(title, [*themes.known_rows(group), *unread])
+        yield title, [*themes.known_rows(group), *unread]
 
 
 def rows(title: str, pairs: Iterable[tuple[str, str]]) -> None:

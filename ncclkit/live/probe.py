@@ -191,7 +191,7 @@ BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
 """Where a line of torch's source lay on the machine that built it."""
 
 
-async def inspect(
+async def inspect_hosts(
     case: Case, python: str | None = None, paths: Mapping[str, str] | None = None
 ) -> Case:
     """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer

@@ -706,7 +706,7 @@ async def inspect(
     the options of a batch job that reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or
     ``here`` reads those of this host.
     """
-    await probe.inspect(case, python, paths)
+    await probe.inspect_hosts(case, python, paths)
     if not scheduler.is_login_node() or job.strip() in ("", "here"):
         return case
     named = {"data": "--data", "checkpoints": "--checkpoints"}

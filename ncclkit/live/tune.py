@@ -266,7 +266,7 @@ async def sweep(
     calls = calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):
         # what the hardware has, and what nccl.conf sets now
-        await probe.inspect(case, options.python)
+        await probe.inspect_hosts(case, options.python)
     made = Measured()
     every = bool(settings) or inherited
     plan = await _sized(case, options, calls, sizes)

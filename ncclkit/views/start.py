@@ -175,7 +175,7 @@ class StartForm(Form):
 
     async def _test(self) -> View:
         case = Case.open(self._case_dir)
-        await probe.inspect(case)
+        await probe.inspect_hosts(case)
         run = await probe.probe(case, ProbeOptions(), self.observe)
         return answer(case, measurements_view(run))
 

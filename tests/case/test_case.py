@@ -1,6 +1,5 @@
 """The case folder: what goes in comes out, and nothing collected is ever lost."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.core.kinds import C10dTimeout
-from ncclkit.cli import verbs
+from ncclkit.cli.judging import open_case
 from ncclkit.core.case import SCHEMA, Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
 from ncclkit.core.storage import write
@@ -200,7 +199,7 @@ def test_a_case_that_others_can_write_is_told_and_keeps_its_mode(
 ) -> None:
     (tmp_path / "case").mkdir()
     (tmp_path / "case").chmod(mode)
-    verbs._case(argparse.Namespace(case=tmp_path / "case"))
+    open_case(tmp_path / "case")
     told = [line for line in capsys.readouterr().err.splitlines() if "can write" in line]
     assert (tmp_path / "case").stat().st_mode & 0o777 == mode
     assert len(told) == bool(who) and all(line.startswith(f"ncclkit: {who}") for line in told)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclkit.cli import _parser, _verbs
+from ncclkit.cli.parser import command_parser
+from ncclkit.cli.verbs.completion import verb_parsers
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.ranges import NumberRange
 from ncclkit.live.attach import AttachOptions
@@ -18,7 +19,7 @@ NONE = ("nan", "inf", "-inf", "-1e400", "1e999", "", " ", "²", "٣", "1_0", "0x
 
 
 def numeric() -> Iterator[tuple[argparse.ArgumentParser, argparse.Action]]:
-    for verb in _verbs(_parser()):
+    for verb in verb_parsers(command_parser()):
         for action in verb._actions:
             if isinstance(action.type, NumberRange):
                 yield verb, action
@@ -35,7 +36,7 @@ CASES = [pytest.param(verb, action, id=f"{verb.prog} {action.dest}") for verb, a
 def test_no_option_takes_just_any_number() -> None:
     bare = [
         (verb.prog, action.dest)
-        for verb in _verbs(_parser())
+        for verb in verb_parsers(command_parser())
         for action in verb._actions
         if action.type in (int, float)
     ]

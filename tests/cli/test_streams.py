@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.cli import _parser, _verbs
+from ncclkit.cli.parser import command_parser
+from ncclkit.cli.verbs.completion import verb_parsers
 from tests.cli.command import LATE, ROOT, Answer
 
 FIRST_WORDS = {
@@ -51,7 +52,7 @@ print(json.dumps([answered(argv, closed) for argv, closed in asked]))
 
 
 def verbs() -> list[str]:
-    return [verb.prog.split()[-1] for verb in _verbs(_parser())]
+    return [verb.prog.split()[-1] for verb in verb_parsers(command_parser())]
 
 
 def test_no_verb_takes_an_output_that_it_cannot_write_for_a_finding(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ import pytest
 
 from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
 from ncclkit.agent import private, wire
-from ncclkit.cli import _parser, main
+from ncclkit.cli import main
+from ncclkit.cli.parser import command_parser
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
@@ -123,7 +124,7 @@ def test_a_terminal_shows_the_partitions_of_a_login_node(
         return case.replace_facts(facts)
 
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
-    monkeypatch.setattr(probe, "inspect", read)
+    monkeypatch.setattr(probe, "inspect_hosts", read)
     assert main(["inspect", "--case", str(tmp_path / "case")]) == 0
     said = capsys.readouterr().out
     assert "a login node of a Slurm cluster (2 partitions, up to 8 GPUs a node, 15 nodes idle)" in said
@@ -227,7 +228,7 @@ def test_options_as_the_command_takes_them() -> None:
         with pytest.raises(NcclkitError):
             submit.parse_options(wrong)
     options = ProbeOptions(ranks=4, max_bytes=4096, env={"A": "b c"}, stages=True, python="/usr/bin/python3")
-    parsed = _parser().parse_args(["probe", *command_words(options)])
+    parsed = command_parser().parse_args(["probe", *command_words(options)])
     assert ProbeOptions(**{name: getattr(parsed, name) for name in declared(options)}) == options
 
 
@@ -257,7 +258,7 @@ def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(
     script = ["python", "train.py", "--case", "A"]
     assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "12", "--", *script]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if " -m ncclkit " in line]
-    parsed = _parser().parse_args(shlex.split(line.partition(" -m ncclkit ")[2]))
+    parsed = command_parser().parse_args(shlex.split(line.partition(" -m ncclkit ")[2]))
     assert (parsed.command, parsed.case, parsed.steps) == (script, case, 12)
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.imports import Module
-from tests.packaging.readability import Room, counted, kept_figures, risen
+from tests.packaging.imports import Module, Package
+from tests.packaging.project import ROOT
+from tests.packaging.readability import Room, counted, kept_figures, names_in_three_modules, risen
 
 DENSE = 'a = [x if x else y for x in z for y in e.data["one"]]\n'
 PLAIN = "a = 1\n"
+PROTOCOL = {"diagnose", "experiment", "main"}
+"""What each cause, and each program, has by the same name."""
 
 
 def room_of(folder: Path, text: str) -> Room:
@@ -29,6 +32,11 @@ def test_the_package_becomes_no_denser() -> None:
     unknown = now.keys() - kept_figures().keys()
     assert not found, "\n".join(found)
     assert not unknown, "python -m tests.packaging.readability --write"
+
+
+def test_no_public_name_stands_in_three_modules() -> None:
+    known = names_in_three_modules(Package(ROOT / "ncclkit"))
+    assert known.keys() <= PROTOCOL, known
 
 
 def test_what_rises_is_said() -> None:

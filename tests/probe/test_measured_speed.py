@@ -15,7 +15,8 @@ import pytest
 import ncclkit as nk
 from ncclkit import evidence
 from ncclkit.analysis.speed import MeasuredSpeed, busy_cores, disturbing, measured_speed
-from ncclkit.cli import main, verbs
+from ncclkit.cli import main
+from ncclkit.cli.verbs import probe
 from ncclkit.causes import cpu_contention
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
@@ -124,7 +125,7 @@ def test_the_exit_status_of_probe_follows(
         case.add([*run.measurements, end, Fact("gpu.count", 4)])
         return run
 
-    monkeypatch.setattr(verbs, "_live", measured)
+    monkeypatch.setattr(probe, "run_live_test", measured)
     assert main(["probe", "--case", str(tmp_path)]) == status
     said = capsys.readouterr().out
     assert (SAID in said) == bool(status)

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from ncclkit import cli
+from ncclkit.cli.parser import command_parser
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import parse_size
 from ncclkit.live.options import DEFAULTS, OPTIONS, ProbeOptions, parse_variables
@@ -18,7 +18,7 @@ def test_every_option_of_the_user_is_shown():
 
 
 def test_the_command_has_each_option_once_with_its_default():
-    (verbs,) = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    (verbs,) = [a for a in command_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     parsed = vars(verbs.choices["probe"].parse_args([]))
     assert ProbeOptions(**{name: parsed[name] for name in OPTIONS}) == DEFAULTS
     parsed = vars(verbs.choices["probe"].parse_args(["--max-bytes", "64MB", "--env", "A=x y", "--env", "B="]))

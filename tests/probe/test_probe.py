@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("warm_ranks")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Run, list[dict[str, Any]]]:
     """One case with the facts and one healthy live test."""
     case, records = Case.open(tmp_path_factory.mktemp("case")), []
-    asyncio.run(probe.inspect(case))
+    asyncio.run(probe.inspect_hosts(case))
     run = asyncio.run(probe.probe(case, ProbeOptions(backend="gloo", max_bytes=1 << 20, repeats=3), records.append))
     return case, run, records
 

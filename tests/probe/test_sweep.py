@@ -23,7 +23,7 @@ import pytest
 
 from ncclkit.agent.run import sweep as agent
 from ncclkit.agent.run.operations import NAMES
-from ncclkit.cli import _parser
+from ncclkit.cli.parser import command_parser
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
@@ -443,7 +443,7 @@ def test_every_collective_is_measured_unless_a_job_shows_its_own(
     log.write_text("\n".join(lines) + "\n")
     asyncio.run(tune.sweep(Case.open(tmp_path), [setting("GLOO_SOCKET_IFNAME=lo")], options, job=str(log)))
     assert {*asked[1].ops} == {"all_reduce", "all_gather"}
-    assert _parser().parse_args(["tune"]).op == "all"
+    assert command_parser().parse_args(["tune"]).op == "all"
 
 
 def jobs_of(made: tune.Measured) -> tune.SweepJobs:

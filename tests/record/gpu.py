@@ -79,7 +79,7 @@ def about_machine(answer: dict[str, Any]) -> dict[str, Any]:
 
 async def live(out: Path) -> None:
     """The live test over the whole range of sizes, and the facts."""
-    case = await probe.inspect(Case.open(out / "probe"))
+    case = await probe.inspect_hosts(Case.open(out / "probe"))
     largest = 1 << 30 if case.fact("gpu.count") else 16 * probe.MIB
     run = await probe.probe(case, ProbeOptions(max_bytes=largest, repeats=20, timeout=180))
     print(run.summary, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)

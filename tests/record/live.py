@@ -46,7 +46,7 @@ async def main(out: Path) -> int:
     about = {"recorded": time.strftime("%Y-%m-%d"), **about_machine(answer)}
     bad = 0
     for name, asked in RUNS.items():
-        case = await probe.inspect(Case.open(out / name))
+        case = await probe.inspect_hosts(Case.open(out / name))
         asked = where | asked | ({} if gpus else {"max_bytes": 1 << 20, "simulate_hosts": 1})
         run = await probe.probe(case, ProbeOptions(**asked, timeout=170))
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)

@@ -1,0 +1,82 @@
+"""The parser of the command line; what it does not understand it says in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import Any, NoReturn
+
+from ncclkit import __version__
+from ncclkit.cli.runner import Verb
+from ncclkit.cli.terminal import show
+from ncclkit.cli.verbs import VERBS
+from ncclkit.core.text import did_you_mean
+from ncclkit.live.options import JOB_OPTIONS, SHORT
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command, with one for each verb."""
+    parser = _Parser(
+        prog="ncclkit", description="Find out why distributed training hangs, crashes or is slow."
+    )
+    parser.add_argument("--version", action="version", version=f"ncclkit {__version__}")
+    # for verbs that read another verb's words, or describe all of them to a shell
+    parser.set_defaults(whole_command=parser)
+    parsers = parser.add_subparsers(required=True, metavar="VERB")
+    for verb in VERBS:
+        _add_verb(parsers, verb)
+    return parser
+
+
+def _add_verb(parsers: Any, verb: Verb) -> None:
+    """Add the parser of one verb, whose help ends with an example."""
+    parser: argparse.ArgumentParser = parsers.add_parser(
+        verb.name,
+        help=verb.what,
+        description=f"{verb.what[:1].upper()}{verb.what[1:]}.",
+        epilog=f"Example: ncclkit {verb.example}",
+    )
+    parser.set_defaults(verb=verb, parser=parser)
+    verb.add_arguments(parser)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one sentence what it does not understand, and what may have been meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, extra = self.parse_known_args(args, namespace)
+        if extra:
+            _refuse_word(options.parser, extra[0])
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        # a type says "must be …", which is a sentence about the option
+        message = re.sub(r"^argument (\S+): must", r"\1 must", message)
+        wrong = re.search(r"invalid choice: '([^']*)'", message)
+        if wrong:
+            known = []
+            for action in self._actions:
+                for choice in action.choices or ():
+                    known.append(str(choice))
+            meant = did_you_mean(wrong[1], known, f"there is: {', '.join(known)}.")
+            message = f"`{self.prog}` does not know {wrong[1]!r}; {meant}"
+        end = "."
+        if message.endswith("?"):
+            end = "?"
+        show(f"ncclkit: {message.rstrip('.?')}{end} See `{self.prog} --help`.", sys.stderr)
+        raise SystemExit(2)
+
+
+def _refuse_word(verb: argparse.ArgumentParser, word: str) -> None:
+    """End with a sentence about a word that this verb does not take."""
+    flag = word.partition("=")[0]
+    meant = did_you_mean(flag, verb._option_string_actions)
+    of_a_job = [*SHORT.values()]
+    of_a_job += [f"--{name.replace('_', '-')}" for name in JOB_OPTIONS]
+    if flag in of_a_job:
+        meant = f"`ncclkit submit {flag} … VERB` takes it, before the verb"
+    hint = ""
+    if meant:
+        hint = f"; {meant}"
+    verb.error(f"{word!r} is not an option or argument of `{verb.prog}`{hint}")

@@ -1,0 +1,34 @@
+"""The evidence that a verb is given: files, folders, Slurm jobs or standard input."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from ncclkit.cli.terminal import Activity, show
+
+if TYPE_CHECKING:
+    from ncclkit.evidence import Reading
+
+
+def read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading:
+    """What files, folders or standard input hold.
+
+    Who_reads: workers of Dask in place of this host.
+    """
+    from ncclkit import evidence
+    from ncclkit.live import workers
+
+    stdin = None
+    if "-" in paths:
+        stdin = sys.stdin.buffer
+    say = functools.partial(show, file=sys.stderr)
+    readers = workers.started(who_reads, say) if who_reads else nullcontext()
+    with readers as executor, Activity("Reading", is_long=False) as activity:
+        helped = executor is None
+        return evidence.read(
+            paths, stdin=stdin, executor=executor, helped=helped, on_bytes=activity.amount
+        )

@@ -1,0 +1,129 @@
+"""The one runner of verbs: what a verb is, what it answers, and how an answer is printed.
+
+In come the options of a command line.  A verb does its work and returns a `VerbAnswer`; nothing
+else prints a result or chooses between text and JSON.  Begin at `run_verb`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ncclkit.cli import terminal
+from ncclkit.cli.terminal import show
+from ncclkit.core.model import to_json
+
+if TYPE_CHECKING:
+    from ncclkit.causes.diagnosis import Diagnosis
+    from ncclkit.causes.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found, and its summary where a whole job was judged."""
+
+    diagnosis: Diagnosis
+    summary: Summary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """Names, and what is to be said of each."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CataloguePage:
+    """A page of the catalogue: heading → text; its title has the key ""."""
+
+    name: str
+    sections: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What is said beside the answer, on standard error."""
+
+    text: str
+
+
+Part = str | Verdict | NameTable | CataloguePage | Aside
+"""A piece of an answer that a person reads."""
+Data = Mapping[str, Any] | Sequence[Any]
+"""One object of JSON, or records that stand one a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerbAnswer:
+    """What a verb has found out.  Of text and data only what is printed is ever made."""
+
+    status: int
+    """The exit status; the docstring of `ncclkit.cli` says what each means."""
+    parts: Iterable[Part] = ()
+    """The text, piece by piece: a generator runs only where a person reads."""
+    data: Callable[[], Data] | None = None
+    """Makes what ``--json`` prints; None where there is only text."""
+
+
+class Verb(ABC):
+    """One verb of the command: its line of help, its options, and its work."""
+
+    name: ClassVar[str]
+    what: ClassVar[str]
+    """One line of ``ncclkit --help``."""
+    example: ClassVar[str]
+    """What stands behind ``ncclkit`` in the example of its own help."""
+    needs_folder: ClassVar[bool] = True
+    """Whether it writes or starts something in the current folder, so that there must be one."""
+
+    @abstractmethod
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare its arguments, in the order of its help."""
+
+    @abstractmethod
+    def answer(self, options: argparse.Namespace) -> VerbAnswer:
+        """Do the work; raises NcclkitError, in one sentence, where it cannot be done."""
+
+
+def run_verb(options: argparse.Namespace) -> int:
+    """Do what the options name, print the answer, return the exit status."""
+    verb: Verb = options.verb
+    answer = verb.answer(options)
+    if answer.data is not None and getattr(options, "json", False):
+        show(_json_text(answer.data()))
+    else:
+        print_parts(answer.parts)
+    return answer.status
+
+
+def print_parts(parts: Iterable[Part]) -> None:
+    """Print the pieces of an answer for a person, each as soon as it is made."""
+    for part in parts:
+        if isinstance(part, Verdict):
+            terminal.verdict(part.diagnosis, part.summary)
+        elif isinstance(part, NameTable):
+            terminal.rows(part.title, part.rows)
+        elif isinstance(part, CataloguePage):
+            terminal.print_page(part.name, part.sections)
+        elif isinstance(part, Aside):
+            show(part.text, sys.stderr)
+        else:
+            show(part)
+
+
+def print_note(text: str) -> None:
+    """Print a sentence of ours on standard error, where it disturbs no answer."""
+    show(f"ncclkit: {text}", sys.stderr)
+
+
+def _json_text(data: Data) -> str:
+    if isinstance(data, Mapping):
+        return json.dumps(data, indent=1, default=str)
+    return "\n".join(to_json(record) for record in data)

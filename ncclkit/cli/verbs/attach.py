@@ -1,0 +1,178 @@
+"""`ncclkit attach`: a job that hangs now is looked at and diagnosed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ncclkit.cli.arguments import DAY, JOB_ID, add_case, add_json, add_log_marks
+from ncclkit.cli.judging import judge_run, open_case, with_log_marks
+from ncclkit.cli.runner import Part, Verb, VerbAnswer, Verdict, print_note
+from ncclkit.cli.terminal import Activity
+from ncclkit.core.ranges import NumberRange
+
+if TYPE_CHECKING:
+    from ncclkit.core.case import Case
+    from ncclkit.live.attach import Attached, AttachOptions
+
+SHOWN_RANKS = 8
+"""Ranks whose use of a core is printed beside what they wait for."""
+
+
+class AttachVerb(Verb):
+    """Diagnose a job that hangs now."""
+
+    name = "attach"
+    what = "a job that hangs now: which rank, where, and what the others wait for"
+    example = "attach --job 4711"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare whose processes are meant, and how they are looked at."""
+        _add_target(parser)
+        _add_times(parser)
+        _add_pauses(parser)
+        add_case(parser)
+        add_json(parser)
+        add_log_marks(parser)
+
+    def answer(self, options: argparse.Namespace) -> VerbAnswer:
+        """Look at the ranks, judge what was seen, and say where they stand."""
+        from ncclkit.live.attach import AttachOptions, attach
+
+        given = {each.name: getattr(options, each.name) for each in fields(AttachOptions)}
+        chosen = AttachOptions(**given)
+        case = open_case(options.case)
+        with Activity("Looking at ranks", limit=_time_limit(chosen)):
+            looking = attach(case, options.pid, options.job, chosen, _print_record)
+            attached = asyncio.run(looking)
+        verdict = judge_run(case, attached.folder)
+        return VerbAnswer(
+            verdict.diagnosis.exit_code,
+            parts=_attached_parts(attached, verdict),
+            data=lambda: _json_object(options, case, attached, verdict),
+        )
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    """The options that name a job."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--pid",
+        action="append",
+        default=[],
+        metavar="[RANK=]PID",
+        help=(
+            "a rank of the job, or its launcher; repeat it to name ranks one by one (default: the"
+            " only job here)"
+        ),
+    )
+    which.add_argument("--job", type=JOB_ID, help="this Slurm job, on all of its nodes")
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    """The options that say when the ranks are looked at, and for how long."""
+    parser.add_argument(
+        "--seconds",
+        type=NumberRange(0.01, DAY, "a number"),
+        default=3.0,
+        help="from the first snapshot to the last (default 3)",
+    )
+    parser.add_argument(
+        "--snapshots",
+        type=NumberRange(1, 100),
+        default=2,
+        metavar="N",
+        help="of each rank (default 2)",
+    )
+    parser.add_argument(
+        "--follow",
+        type=NumberRange(0, DAY, "a number"),
+        nargs="?",
+        const=30.0,
+        default=0.0,
+        metavar="SECONDS",
+        help=(
+            "wait until a rank has stalled for so many seconds (default 30), or has ended, and"
+            " judge then"
+        ),
+    )
+    parser.add_argument(
+        "--timeout",
+        type=NumberRange(1, DAY, "a number"),
+        default=None,
+        metavar="SECONDS",
+        help=(
+            "everything ends after so many seconds, with eight ranks on a host (default 20; 80 with"
+            " --dump or --kernels)"
+        ),
+    )
+
+
+def _add_pauses(parser: argparse.ArgumentParser) -> None:
+    """The options that pause the processes."""
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help=(
+            "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s"
+            " and go on"
+        ),
+    )
+    parser.add_argument(
+        "--dump",
+        action="store_true",
+        help=(
+            "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or"
+            " else by gdb, for which the processes are paused for seconds"
+        ),
+    )
+
+
+def _time_limit(chosen: AttachOptions) -> float | None:
+    """None where it is waited until a rank stalls, which may be never."""
+    if chosen.follow:
+        return None
+    return chosen.limit
+
+
+def _print_record(record: dict[str, Any]) -> None:
+    if record["kind"] == "note":
+        print_note(record["say"])
+
+
+def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
+    from ncclkit.analysis.motion import headline
+    from ncclkit.analysis.waits import position_bars
+
+    findings = verdict.diagnosis.findings
+    if findings:
+        sentence = findings[0].say
+    else:
+        sentence = headline(attached.events)
+    busy = []
+    for event in attached.reading.events:
+        if event.kind == "telemetry.utilization":
+            busy.append(event.text)
+    about_job = [*attached.jobs, *attached.progress, *busy[:SHOWN_RANKS]]
+    yield "\n".join([sentence, "", *position_bars(attached.events), "", *about_job])
+    yield "\n".join(["", *_unread_lines(attached)])
+    if findings:
+        yield verdict
+
+
+def _unread_lines(attached: Attached) -> list[str]:
+    if not attached.problems:
+        return []
+    problems = [f"  {problem.rstrip('.')}." for problem in attached.problems]
+    return ["What could not be read, and how it can be:", *problems]
+
+
+def _json_object(
+    options: argparse.Namespace, case: Case, attached: Attached, verdict: Verdict
+) -> dict[str, Any]:
+    plain = verdict.diagnosis.to_dict(attached.reading.inputs)
+    plain |= {"running": list(attached.jobs), "progress": list(attached.progress)}
+    return with_log_marks(options, plain, case)

@@ -1,0 +1,75 @@
+"""`ncclkit gate`: whether this node is ready for a job."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from pathlib import Path
+
+from ncclkit.cli.runner import Verb, VerbAnswer
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.ranges import NumberRange
+from ncclkit.live.options import add_options
+
+GRACE = 10.0
+"""Seconds that the agent has beyond its own limit, to say what it found."""
+
+
+class GateVerb(Verb):
+    """Say whether this node is ready for a job; exit status 0, 1 or 2."""
+
+    name = "gate"
+    what = "whether this node is ready for a job, in seconds: for a prolog"
+    example = "gate --seconds 60"
+    needs_folder = False
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the time there is, and what nodes of this cluster have."""
+        parser.add_argument(
+            "--seconds",
+            type=NumberRange(1, 3600, "a number"),
+            default=10.0,
+            help="at most; from 45 on GPUs are tested (default 10)",
+        )
+        parser.add_argument(
+            "--baseline",
+            metavar="FILE",
+            help="what nodes of this cluster have, as --learn wrote it",
+        )
+        parser.add_argument(
+            "--learn", metavar="FILE", help="add this node, which is good, to a baseline"
+        )
+        parser.add_argument(
+            "--agent", metavar="FILE", type=Path, help="only write the one file that nodes need"
+        )
+        add_options(parser, "python")
+
+    def answer(self, options: argparse.Namespace) -> VerbAnswer:
+        """Let the agent look, which prints what it finds itself; or only write it to a file."""
+        from ncclkit.live.launch.pack import packed
+
+        with packed() as agent:
+            if options.agent:
+                options.agent.write_bytes(agent.read_bytes())
+                words = f"python3 {options.agent} gate --seconds {options.seconds:g}"
+                return VerbAnswer(0, [f"Written: {options.agent}. On a node: {words}"])
+            command = _gate_command(agent, options)
+            try:
+                done = subprocess.run(command, timeout=options.seconds + GRACE)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise NcclkitError(
+                    f"The gate could not be run ({error}); name a Python with --train-python."
+                ) from error
+        return VerbAnswer(done.returncode)
+
+
+def _gate_command(agent: Path, options: argparse.Namespace) -> list[str]:
+    from ncclkit.live.probe import interpreter
+
+    python = interpreter(options.python)
+    command = [python, str(agent), "gate", "--seconds", str(options.seconds)]
+    if options.baseline:
+        command += ["--baseline", options.baseline]
+    if options.learn:
+        command += ["--learn", options.learn]
+    return command

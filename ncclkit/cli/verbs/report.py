@@ -1,0 +1,103 @@
+"""`ncclkit report`: a notebook is run headless and becomes one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncclkit.cli.runner import Part, Verb, VerbAnswer
+from ncclkit.core.model import NcclkitError
+from ncclkit.live.options import add_options
+
+
+class ReportVerb(Verb):
+    """Run a notebook headless, as one HTML file."""
+
+    name = "report"
+    what = "run the guided notebook and write it as one HTML file"
+    example = "report -p ranks=4"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the notebook, its parameters, and what is left unnamed."""
+        parser.add_argument("--case", default="case", help="the case folder (default: ./case)")
+        parser.add_argument(
+            "--notebook",
+            metavar="NOTEBOOK",
+            default="guided",
+            help="another notebook by name (default guided)",
+        )
+        parser.add_argument(
+            "-p",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a parameter of the notebook",
+        )
+        parser.add_argument(
+            "--redact", action="store_true", help="name no host, address or user in the HTML file"
+        )
+        parser.add_argument(
+            "--redact-name",
+            metavar="NAME",
+            action="append",
+            help="and not this name; may be repeated",
+        )
+        add_options(parser, "python")
+
+    def answer(self, options: argparse.Namespace) -> VerbAnswer:
+        """Run the notebook; the text says what it found, and where it lies."""
+        from ncclkit import report
+
+        path = report.notebook(options.notebook)
+        parameters = report.literals(_given_parameters(options.p), path)
+        if options.python:
+            parameters["train_python"] = options.python
+        folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
+        if "case_dir" in parameters:
+            parameters["case_dir"] = folder
+        names = options.redact_name or ()
+        html = report.make(path, folder, parameters, redact=options.redact, names=names)
+        return VerbAnswer(0, _report_parts(html, is_redacted=options.redact or bool(names)))
+
+
+def _given_parameters(words: list[str]) -> dict[str, str]:
+    given = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise NcclkitError(
+                f"The parameter {word!r} is not NAME=VALUE; write for example -p ranks=4."
+            )
+        given[name] = value
+    return given
+
+
+def _report_parts(html: Path, is_redacted: bool) -> Iterator[Part]:
+    from ncclkit import report
+
+    if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
+        yield f"Verdict: {_verdict_sentence(html.parent)}"
+    yield f"Report: {html}\nCase folder: {html.parent}"
+    if is_redacted:
+        yield (
+            f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what"
+            " it lacks)"
+        )
+
+
+def _verdict_sentence(folder: Path) -> str:
+    """What the page says of the case, of which run it may be."""
+    from ncclkit.analysis.speed import measured_speed
+    from ncclkit.causes.engine import diagnose
+    from ncclkit.core.case import Case
+
+    case = Case.open(folder, read_only=True)
+    for finding in case.findings:
+        if finding.verdict == "found":
+            # not judged again: that takes long in large cases
+            return finding.say
+    speed = measured_speed(case.latest())
+    if speed and speed.warning:
+        return speed.warning
+    return diagnose(case).headline
