@@ -92,6 +92,7 @@ class AttachOptions:
         looks.
         """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
+        # a longer watch makes all of it as much longer
         return self.timeout or max(most, self.seconds + most - agent.SECONDS)
 
     def deadline(self, ranks: int, slack: float) -> float | None:
@@ -179,6 +180,7 @@ async def attach(
                 keep,
                 launcher.own_environ(),
             )
+            # each node writes a file of its own: lines of several in one pipe may mix
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse_record, line.read_bytes().splitlines())):
                     keep(record)
@@ -204,6 +206,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(
             f"No rank could be read: {problems[0] if problems else 'all of them are gone'}."
         )
+    # where anything moved, what shows one moment accuses nobody
     still = motion(reading.events) is None
     events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
@@ -224,6 +227,7 @@ async def _child(
         stdout=pipe,
         stderr=pipe,
         stdin=asyncio.subprocess.DEVNULL,
+        # a group of its own, by which everything that it starts is ended
         start_new_session=True,
         env=env,
     )
@@ -279,6 +283,7 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
         int(rank): int(pid) for rank, equal, pid in (one.partition("=") for one in pids) if equal
     }
     plain = [int(one) for one in pids if "=" not in one]
+    # first of all: of what may not be read nobody knows whether it has a rank
     hidden = [pid for pid in (*plain, *given.values()) if not _readable(pid)]
     if hidden:
         raise NcclkitError(_closed(hidden[0]))

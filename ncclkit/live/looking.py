@@ -70,6 +70,7 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
         place = f"on {where}"
     else:
         place = f"on this host, {where}"
+    # without a host in the log nobody knows whether this one is of the job
     if not job_hosts:
         return Sight(
             "unknown",
@@ -82,6 +83,7 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
             f"cannot tell: the job ran on {host_list(job_hosts)}; {place}: {_excerpt(outputs)}",
         )
     answers = {one.host: _judged(one, shows, denies) for one in mine}
+    # one host that has it is enough; that none has it takes all of them
     if "yes" in answers.values():
         hit = [one for one in mine if answers[one.host] == "yes"]
         return Sight("yes", f"on {host_list(one.host for one in hit)}: {_excerpt(hit, shows)}")
@@ -117,6 +119,7 @@ def _on_this_host(command: str) -> tuple[list[_Output], str]:
 
 def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
+    # its own name, as logs have it, may differ from the launcher's
     words = [*launchers.launcher_here().on_each_node(), "sh", "-c", f"uname -n; {command}"]
     reply = _run(words)
     printed = _by_task(_text(reply.out))

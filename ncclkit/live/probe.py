@@ -138,6 +138,7 @@ async def _run_groups(
         "--groups",
         "/".join(spans(group) for group in groups),
     )
+    # a restart would ask the same groups again within one answer
     records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
     # else srun, or a host, did not start it
     began = any(record.get("phase") == "hello" for record in records)
@@ -268,6 +269,7 @@ async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "p
 
     verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
+    # Slurm may take seconds to answer
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python = interpreter(options.python)
@@ -364,6 +366,7 @@ async def _gpus(case: Case, python: str) -> int:
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
     if launchers.node_count():
+        # Slurm's names are short, and a host's own may have its domain
         names = {name.partition(".")[0] for name in await launchers.launcher_here().node_names()}
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
@@ -371,6 +374,7 @@ async def _gpus(case: Case, python: str) -> int:
     by_host: dict[str, dict[str, Any]] = {}
     for fact in here:
         by_host.setdefault(fact.host, {})[fact.name] = fact.value
+    # another interpreter may see other GPUs
     seen = [facts for facts in by_host.values() if facts.get("software.executable") == python]
     known = [
         int(facts["software.torch.gpus"])
@@ -408,6 +412,7 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
             for tool, variable in snapshots.TOOLS.items()
         },
     }
+    # without COLL, which writes a line for each call
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
     return env
@@ -422,6 +427,7 @@ def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
     """Run a plan; whatever happens, its folder, events and measurements are then in the case."""
     folder = case.new_run(plan.name)
+    # what the user has set wins
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     words = redact.words(plan.argv)
@@ -543,6 +549,7 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
     """
     names = ("", socket.gethostname())
     before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
+    # over NCCL the links are known; for other hosts loopback says nothing
     if plan.backend != "gloo" or plan.network or launchers.node_count() or not before:
         return
     rows = await asyncio.to_thread(lambda: list(loopback_facts(Machine())))

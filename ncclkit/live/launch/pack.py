@@ -88,6 +88,7 @@ def _archive(lab: bool, compiled: bool) -> bytes:
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: str | bytes) -> None:
+    # one date, so that equal sources give equal bytes, whose digest is compared
     archive.writestr(
         zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1
     )
@@ -132,6 +133,7 @@ def take(folder: Path, record: Mapping[str, Any]) -> None:
         and 0 <= at <= LARGEST
     ):
         return
+    # the first piece begins the archive anew
     with (
         suppress(ValueError),
         open(folder / f".node{node}{SUFFIX}", "r+b" if at else "wb") as archive,
@@ -161,11 +163,13 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Plain files without a path of their own; what is there already stays."""
     left = LARGEST
     for member in archive:
+        # by the size that it claims, before anything is written
         left -= member.size
         target = folder / member.name
         file = None
         if member.isreg():
             file = archive.extractfile(member)
+        # names come from another host
         if (
             file is None
             or left < 0

@@ -137,6 +137,7 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     number = scheduler.checked_id(str(job), "The option --job")
+    # rather fail after 10 s than wait until the job has ended
     beside = ["srun", f"--jobid={number}", "--overlap", "--immediate=10"]
     beside += ["--cpu-bind=none", "--mem=0"]
     output = f"--output={scheduler.file_pattern(folder)}/attach-node%n.jsonl"
@@ -147,6 +148,7 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
 def environ_without_slurm() -> dict[str, str]:
     """Our environment without what an allocation that we are in says of itself."""
     own = ("SLURM_", "SRUN_", "SBATCH_")
+    # SLURM_CONF says where Slurm itself is
     return {
         name: value
         for name, value in os.environ.items()
@@ -188,6 +190,7 @@ async def run_on_nodes(
             seen.port(),
             seen.blind,
         )
+        # once one node has ended, the others have some seconds for their own evidence
         srun = [
             *agent_on_every_node(agent, plan.python, wait=15),
             "node",
@@ -217,9 +220,14 @@ class _NodeAnswers:
 
         Where none is known, one that follows from the job's number.
         """
-        self.ports.append(self.ports.pop(0)) if self.ports else None
+        if self.ports:
+            # in turn, as connections of the last run may still hold its port
+            port = self.ports.pop(0)
+            self.ports.append(port)
+            return str(port)
         number = scheduler.number_in(os.environ.get("SLURM_JOB_ID", ""))
-        return str(self.ports[-1] if self.ports else 20000 + number % 20000)
+        # different for jobs that share a node
+        return str(20000 + number % 20000)
 
 
 _answers: dict[tuple[str, ...], _NodeAnswers] = {}
