@@ -160,6 +160,7 @@ class _Search:
                 )
             start = smallest[0]
         ranks = self.smallest([frozenset({rank}) for rank in sorted(start)], frozenset())
+        # ranks of the same node first, so that an exchange changes nothing but the rank
         near = sorted(
             left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank)
         )

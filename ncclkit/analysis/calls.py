@@ -282,6 +282,7 @@ def other_calls(mismatch: Event) -> bool:
         values = [side["value"] for side in (data.majority, *data.odd)]
     sizes = [size for value in values if (size := elements(value)) is not None]
     sites = ([] if mismatch.kind == "c10d.mismatch" else data.sites) or [""]
+    # a line of a library is not one of the program
     one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]
     return len(sizes) > 1 and not one_line and unlike_calls(op.upper(), sizes)
 

@@ -315,6 +315,7 @@ def rings(events: Sequence[Event]) -> dict[int, list[int]]:
             whole[event.data.channel] = list(order)
         else:
             after[event.data.channel].update(zip(order, order[1:], strict=False))
+    # a ring that NCCL printed whole stands above pieces of it
     found = {channel: _longest_chain(follows) for channel, follows in after.items()} | whole
     return dict(sorted(found.items())) or _from_links(transports(events))
 
@@ -330,6 +331,7 @@ def _planned(events: Sequence[Event]) -> Iterator[Event]:
 
 def _longest_chain(follows: Mapping[int, int]) -> list[int]:
     """The longest way along these successors."""
+    # a closed ring has no start, so any of its ranks serves
     starts = sorted(follows.keys() - follows.values()) or sorted(follows)[:1]
     return max((_chain(follows, start) for start in starts), key=len, default=[])
 

@@ -69,6 +69,7 @@ def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
     if not rows or rows[0][0] > TINY or rows[-1][0] < MIB:
         return None
     wanted = share * rows[-1][0] / rows[-1][1]
+    # from the largest down: beyond this crossing every size keeps the share
     for (small, quick), (large, slow) in reversed([*pairwise(rows)]):
         if small / quick < wanted:  # and the larger one reaches it
             each = (slow - quick) / (large - small)
@@ -497,6 +498,7 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
 
 def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     """The settings that may be worth something on this hardware, by what it has."""
+    # reversed, so that of several hosts the first one stands
     known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
         return _of_gloo(known)
@@ -518,6 +520,7 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     ]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
     made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
+    # over NVLink the level changes nothing
     if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
         made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
     return made + _of_network(known, plan)
@@ -533,6 +536,7 @@ def own_choices(case: Case, plan: Plan) -> Choices:
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
     ]
+    # a run in which a variable chose says nothing of NCCL's own choice
     runs = {
         m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))
     }
@@ -546,6 +550,7 @@ def own_choices(case: Case, plan: Plan) -> Choices:
                 event.data.channels,
             )
             chosen.setdefault(key, set()).add(choice)
+    # where ranks took different ones there is no choice to compare with
     return {key: next(iter(found)) for key, found in chosen.items() if len(found) == 1}
 
 
@@ -553,6 +558,7 @@ def same_as_own(
     setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]
 ) -> list[tuple[str, int]]:
     """The collectives and sizes on which a setting asks for what NCCL takes by itself."""
+    # NCCL takes these names in any case
     asked = {name: value.upper() for name, value in setting.env.items()}
     names = asked.keys() | setting.config.keys()
     if (
@@ -576,6 +582,7 @@ def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
     Gloo makes two threads and a connection for each name.
     """
     rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
+    # loopback reaches no other host
     kinds = (
         ("physical", "loopback", "virtual")
         if launchers.node_count() < 2
@@ -717,6 +724,7 @@ class Measured:
             *self.notes,
             *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps),
         )
+        # before noise is taken away, which they show
         controls = tuple(one for one in decided or seen if str(one.setting) in same)
         decided, impossible = within_links(decided, self.bounds, plan.ranks)
         notes += (impossible,) if impossible else ()
@@ -770,6 +778,7 @@ class Measured:
                 default_laps = times.get((ALONE, op, size))
                 if default_laps is None or number not in numbers or number in self.refused:
                     continue
+                # the best of two rounds, as a mean of two is hit by every disturbance
                 ratio = min(laps) / min(default_laps)
                 best_ratio[number] = min(ratio, best_ratio.get(number, math.inf))
         ranked = sorted(best_ratio, key=lambda number: (best_ratio[number], number))
@@ -781,6 +790,7 @@ class Measured:
         failed = self.own_jobs.intersection(self.refused)
         known = [key for key in times if key[0] > 0 and key[0] not in failed]
         keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
+        # the interval has to hold for all of them together
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
@@ -811,6 +821,7 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
     measured; without it the settings do so one by one.  A note says so.  alone: settings; every:
     those and their combinations.
     """
+    # in each turn one job is the default's
     turns = jobs // CHOOSING - 1
     space = f"all {every:,} combinations of what a process keeps for its life"
     if every <= turns:
@@ -915,6 +926,7 @@ class SweepJobs:
 
         ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
         """
+        # a fixed seed, so that a sweep can be repeated as it was
         order = random.Random(1)
         for turn in range(JOBS if settings else 0):
             if turn < LEAST_ROUNDS or time.monotonic() < ends:
@@ -929,6 +941,7 @@ class SweepJobs:
 
         ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
         """
+        # the first job shows what a job takes here
         began = time.monotonic()
         order = random.Random(0)
         await self._turn({}, "pace", order)
@@ -940,6 +953,7 @@ class SweepJobs:
         more = combinations([*settings.values()])
         every = dict(settings) | dict(enumerate(more, first))
         self.made.own_jobs.update(every)
+        # kept free: a job of the default and one of the setting for each that decides
         count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, self.made.notes)
         chosen = {number: every[number] for number in [*every][:count]}
         if search:
@@ -1010,6 +1024,7 @@ class SweepJobs:
             if number not in shares:
                 await self._turn({number: every[number]}, f"choose {turn}", order)
                 shares[number] = self.made.share(number, f"choose {turn}")
+            # also of what is known already, as Optuna waits for the answer to each trial
             study.tell(trial, shares[number])
 
     async def job(
@@ -1026,6 +1041,7 @@ class SweepJobs:
 
         sizes = ",".join(map(str, plan.sizes))
         argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
+        # one call that hangs must leave time to find out who did
         argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
         if plan.simulate_hosts > 1:
             argv += ["--simulate-hosts", str(plan.simulate_hosts)]
