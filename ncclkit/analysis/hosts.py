@@ -64,6 +64,7 @@ def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
 
 def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
     for row in fact.value if isinstance(fact.value, list) else ():
+        # loopback and tunnels say "unknown"
         if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
             texts = row.get("addresses")
             found = []
@@ -71,6 +72,7 @@ def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
                 found = [_network(text) for text in texts]
             reachable = []
             for one in found:
+                # every link has such an address, so it joins no two hosts
                 if one is not None and not one.is_link_local:
                     reachable.append(one)
             yield (
@@ -113,6 +115,7 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
         rows = [(event.data.interface, event.data.address)]
     known = []
     for name, address in rows:
+        # NCCL writes <0> behind an address, and the scope of IPv6 behind %
         if name and address:
             known.append((str(name), re.sub(r"<.*|%.*", "", plain_address(address))))
     used_interfaces = []
@@ -142,6 +145,7 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
             places = shared.setdefault(one.network, {})  # type: ignore[arg-type]
             places.setdefault(host, (name, str(one.ip)))
     best = max(shared.values(), key=len, default={})
+    # a network that leaves out a host does not join the job
     if len(best) > 1 and len(best) == len(known):
         return best
     return {}

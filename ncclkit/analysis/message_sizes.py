@@ -135,13 +135,16 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
+        # a file of another kind may claim any length
         header = json.loads(file.read(min(length, LARGEST_HEADER)))
     try:
         spans = []
+        # `__metadata__` is no tensor
         for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__"):
             spans.append((int(a), int(b)))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its header has another form: {type(error).__name__}: {error}") from None
+    # 8 bytes hold the length of the header
     return spans, 8 + length
 
 

@@ -61,6 +61,7 @@ def motion(events: Iterable[Event]) -> Motion | None:
     seen = rank_positions(known)
     if not seen:
         return None
+    # the firmest first: counts that rose, calls with a time, stacks
     return _launched(known) or _called(known, seen) or _moved(seen)
 
 
@@ -141,6 +142,7 @@ def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
         shots = seen[rank].lines[0].data.snapshots
     if shots:
         return float(shots[0]["t"])
+    # without a first look nothing is later than it
     return float("inf")
 
 

@@ -136,6 +136,7 @@ class RankStates:
     @property
     def dead(self) -> dict[int, Event]:
         """rank → why it is gone, whatever the reason."""
+        # the last one stands: a rank's own error says more than how its process ended
         return self.broken | self.killed | self.raised
 
     @property
@@ -186,6 +187,7 @@ def rank_states(case: Case) -> RankStates:
         if e.time is not None:
             times.append(e.time)
     stopped = min(times, default=None)
+    # what ranks raise once the launcher ends them follows from that
     raised = _first_by_rank(
         [e for e in case.of(PythonException) if is_own(e) and not _after(e, stopped)]
     )
@@ -200,6 +202,7 @@ def rank_states(case: Case) -> RankStates:
     )
     ended = {}
     for rank, event in _ended(case, members):
+        # whoever waits or raised something has not ended well, whatever its last line says
         if rank not in raised and rank not in waiting:
             ended[rank] = event
     return RankStates(
@@ -233,6 +236,7 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
         known.append((rank, e.time, e.data.ran_ms if isinstance(e.data, C10dTimeout) else None))
     late = set()
     for rank, time, ran in known:
+        # a timeout says how long it ran, and by that when it began
         if time is not None and ran and time - ran / 1000 > first_end:
             late.add(rank)
     event_of_rank = {}
@@ -385,6 +389,7 @@ def stopped(case: Case) -> dict[int, Event]:
             rows.append(event)
     event_of_rank = {}
     for event in rows:
+        # the last two looks, as a process may be stopped for a moment
         if not event.data.states[-2:].strip("Tt") and event.rank is not None:
             event_of_rank[event.rank] = event
     return event_of_rank
@@ -423,6 +428,7 @@ def signal_of(event: Event) -> int:
     """The signal that ended a process; 0 where it was none."""
     if not isinstance(event.data, (ElasticExit, ElasticRoot, SlurmEvent)):
         return 0
+    # torchrun writes -9 for a rank that signal 9 ended
     code = event.data.exitcode or 0
     return int(event.data.signal or (-code if code < 0 else 0))
 
@@ -442,6 +448,7 @@ def spans_hosts(case: Case) -> bool:
     disabled = any(
         e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of(NcclEnv)
     )
+    # with shared memory switched off ranks of one host use the network as well
     return len(hosts) > 1 or (
         not disabled and any(e.data.via == "NET" for e in case.of(NcclChannel))
     )
@@ -511,6 +518,7 @@ def idle_service(case: Case) -> Event | None:
     calls = set()
     for wait in waits:
         calls.add((wait.data.op or "").upper() if isinstance(wait.data, Collective) else "")
+    # rank 0 of a server hands each request to the others
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
     if idle and handed and 0 not in rank_states(case).waiting:
         return idle[-1]
@@ -527,9 +535,11 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 def _world(case: Case) -> int | None:
     sizes = []
     for event in case.of(NcclInit):
+        # a communicator that was split off is smaller than the job
         if not event.data.parent:
             sizes.append(event.data.nranks)
     sizes += [e.data.ranks for e in case.of(WorkerPhase, phase="plan")]
+    # the store's first barrier is that of all ranks
     first = [e for e in case.of(StoreClients) if str(e.data.key).endswith("barrier_key:1")]
     sizes += [e.data.expected for e in first]
     known = []

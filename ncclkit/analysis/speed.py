@@ -147,4 +147,5 @@ def _succeeded(case: Case, run: str) -> bool:
 
 
 def _of_run(events: Iterable[Event], run: str) -> list[Event]:
+    # the path of an event may be relative
     return [event for event in events if f"/{run}/" in f"/{event.path}"]

@@ -264,6 +264,7 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
             # a collective ends on all ranks at once, so whoever comes last lets the others wait
             last = max(begun)
             for event, since, point in zip(rows, begun, points, strict=True):
+                # no longer than its own call took, as clocks are aligned in the mean only
                 spent[event.rank or 0] += min(last - since, point[2])
         for rank, one in spent.items():
             waits[rank].append(one)
@@ -318,6 +319,7 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
     sites = _sites(rows)
     own, sent = _own(rows)
+    # small collectives that a script calls itself are logging
     found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
     found += [
         _checkpoint(ranks),
@@ -383,6 +385,7 @@ def _data(
     for one in ranks:
         if one is not worst:
             others.append(one.parts["data"])
+    # twice as long as any other, or a rank would be named by chance
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
     who = "The ranks wait"
     for_whom = ""
@@ -408,6 +411,7 @@ def _data(
 def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) -> BrakeLine:
     seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
     sizes = rows[0].data.buckets
+    # one more, as DDP's first bucket is small
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1
     if len(sizes) > 2 * enough and median(sizes) < SMALL_BUCKET:
         words = (
@@ -492,6 +496,7 @@ def _excess(ranks: Sequence[RankSteps]) -> str:
 def _parts(one: RankSteps) -> str:
     lines = []
     for part, seconds in one.parts.items():
+        # less would read as 0.0 ms
         if seconds >= 5e-5:
             lines.append(f"{NAMES[part]} {_time(seconds)}")
     return ", ".join(lines)

@@ -211,6 +211,7 @@ def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
         if other.path == line.path and other.line > line.line:
             later.append(other)
     same_job = []
+    # rows of a job's steps begin with its number, too
     for other in later:
         if other.text.startswith(row["job"]):
             same_job.append(other.text)
@@ -226,6 +227,7 @@ def _spoken_lines(case: Case) -> list[Event]:
     pasted = _pasted_files(case)
     spoken = _plain_lines(case)
     for event in case.events:
+        # several lines are no sentence of a person's
         if event.path in pasted and "\n" not in event.text and not abnormal(event):
             spoken.append(event)
     return spoken
@@ -319,6 +321,7 @@ def _is_error(event: Event) -> bool:
         return False
     if is_source(event.text) and not event.kind.startswith("kernel."):
         return False
+    # the memory of a browser is no matter of the job
     if event.kind == "kernel.oom" and DESKTOP.search(event.data.name or ""):
         return False
     if event.kind == "log.error":
