@@ -115,8 +115,8 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
         rows = [(event.data.interface, event.data.address)]
     known = []
     for name, address in rows:
-        # NCCL writes <0> behind an address, and the scope of IPv6 behind %
         if name and address:
+            # NCCL writes <0> behind an address, and the scope of IPv6 behind %
             known.append((str(name), re.sub(r"<.*|%.*", "", plain_address(address))))
     used_interfaces = []
     for name, address in known:

@@ -264,7 +264,7 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
             # a collective ends on all ranks at once, so whoever comes last lets the others wait
             last = max(begun)
             for event, since, point in zip(rows, begun, points, strict=True):
-                # no longer than its own call took, as clocks are aligned in the mean only
+                # no longer than its own call took, as clocks are aligned by a median only
                 spent[event.rank or 0] += min(last - since, point[2])
         for rank, one in spent.items():
             waits[rank].append(one)

@@ -508,7 +508,7 @@ class Judgement:
         Nearly what is usual, and what others reached.
         """
         floor = min((ref.busbw for ref in self.references), default=0.0)
-        # where even the slowest system of this kind reaches more than is usual, this one should, too
+        # where even the slowest system of this kind reaches more than is usual, so should this one
         return LOW * max(self.usual, floor / (self.bound.value or 1.0))
 
     @property

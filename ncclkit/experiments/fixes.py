@@ -160,6 +160,7 @@ async def close(
             on_experiment(record)
             made.append(record)
         first = next(iter(diagnose(case).findings), None)
+        # a cause whose fix did not help would be tried again and again
         if first is None or first.cause in tried:
             break
         tried.add(first.cause)
@@ -246,6 +247,7 @@ def _splits(finding: Finding, verdict: Diagnosis) -> int:
     for row in verdict.findings:
         if row.cause in expects:
             words.append((row.cause, expects[row.cause]))
+    # `named` and `found` are another answer for each cause; the others are one for all
     return len({(cause if word in ("named", "found") else "", word) for cause, word in words})
 
 

@@ -101,6 +101,7 @@ def run_guarded(folder, deadline, command, node=""):
             )
     if left:
         problems.append("processes %s could not be ended" % left)
+    # of several nodes the guard of the whole run does it, once nobody writes any more
     problems += [] if node else hide_secrets(folder)
     return end.write(reason, code, problems, STATUS.get(reason, 4))
 

@@ -84,5 +84,6 @@ def _anonymize_figure(text: NavigableString, aliases: Aliases) -> None:
 
 def _anonymize_attributes(tag: Tag, aliases: Aliases) -> None:
     for name, value in tag.attrs.items():
+        # an embedded image holds no text
         if name not in KEPT and isinstance(value, str) and not value.startswith("data:"):
             tag[name] = aliases(value)
