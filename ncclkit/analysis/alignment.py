@@ -190,7 +190,9 @@ def _times(
 ) -> dict[Key, dict[str, list[float]]]:
     times: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, event in shared:
-        host = _short(event.host) or hosts.get(-1 if event.rank is None else event.rank, "")
+        host = _short(event.host)
+        if not host and event.rank is not None:
+            host = hosts.get(event.rank, "")
         if host and event.time is not None:
             times[key][host].append(event.time)
     return times

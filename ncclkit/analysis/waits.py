@@ -835,8 +835,15 @@ def step_range(found: Iterable[RankPosition]) -> str:
     for position in found:
         for name, number in position.steps.items():
             values.setdefault(name, set()).add(number)
-    each = ((name, min(held), max(held)) for name, held in values.items())
-    return ", ".join(f"{name} {low}" + f" to {high}" * (low < high) for name, low, high in each)
+    ranges = []
+    for name, held in values.items():
+        low = min(held)
+        high = max(held)
+        if low < high:
+            ranges.append(f"{name} {low} to {high}")
+        else:
+            ranges.append(f"{name} {low}")
+    return ", ".join(ranges)
 
 
 def position_bars(events: Iterable[Event]) -> list[str]:

@@ -337,12 +337,23 @@ class Sweep:
         return advantages
 
     def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
+        """What rows of one setting say whose sizes lie beside each other."""
         first = rows[0]
         last = rows[-1]
-        name = str(rows[0].setting)
-        beside = [one for one in self.beside if one.op == first.op and str(one.setting) == name]
-        mine = tuple(one for one in beside if first.bytes <= one.bytes <= last.bytes)
-        return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
+        name = str(first.setting)
+        beside = []
+        for one in self.beside:
+            is_same = one.op == first.op and str(one.setting) == name
+            if is_same and first.bytes <= one.bytes <= last.bytes:
+                beside.append(one)
+        return Advantage(
+            first.op,
+            first.bytes,
+            last.bytes,
+            first.setting,
+            tuple(rows),
+            tuple(beside),
+        )
 
     def saved(self, setting: Setting) -> float | None:
         """Share of the time of the job's calls that a setting saves.
@@ -435,12 +446,17 @@ class Sweep:
     @property
     def _costly(self) -> list[Setting]:
         """What the environment sets and only costs, the worst first."""
-        rows = [
-            one for one in self.comparisons if not one.setting.env.keys().isdisjoint(self.harmful)
-        ]
-        named = {str(one.setting): one.setting for one in sorted(rows, key=lambda one: -one.gain)}
-        worst = {name: min(one.gain for one in rows if str(one.setting) == name) for name in named}
-        return sorted(named.values(), key=lambda setting: worst[str(setting)])
+        harmful = self.harmful
+        worst: dict[str, Comparison] = {}
+        for one in self.comparisons:
+            if one.setting.env.keys().isdisjoint(harmful):
+                continue
+            name = str(one.setting)
+            known = worst.get(name)
+            if known is None or one.gain < known.gain:
+                worst[name] = one
+        ordered = sorted(worst.values(), key=lambda one: one.gain)
+        return [one.setting for one in ordered]
 
     @property
     def summary(self) -> str:

@@ -421,12 +421,19 @@ def round_robin(count):
 
     The circle method of round-robin tournaments.
     """
+    # of an odd number one stands aside in each round: whoever meets the place that is added
     circle = list(range(count + count % 2))
+    half = len(circle) // 2
     made = []
     for _ in range(len(circle) - 1):
-        half = len(circle) // 2
-        pairs = zip(circle[:half], reversed(circle[half:]))
-        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < count])
+        pairs = []
+        for one, other in zip(circle[:half], reversed(circle[half:])):
+            low = min(one, other)
+            high = max(one, other)
+            if high < count:
+                pairs.append((low, high))
+        made.append(pairs)
+        # all but the first move on by one place
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return made
 
