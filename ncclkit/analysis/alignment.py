@@ -465,17 +465,20 @@ def _without_init(lines: list[Event]) -> dict[str, _Book]:
 
     The whole job's communicator, if every rank knows just one of that size.
     """
-    books: dict[str, _Book] = {}
-    handles: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    books: defaultdict[int, _Book] = defaultdict(lambda: _Book(""))
+    handles: defaultdict[int, dict[int, set[str]]] = defaultdict(dict)
     for event in lines:
-        if event.rank is not None and event.data.nranks:
-            books.setdefault(f"{event.data.nranks} ranks", _Book("")).add(event.rank, event)
-            handles[event.data.nranks].add((event.rank, str(event.data.comm)))
-    sole = set()
-    for size, held in handles.items():
-        if len({rank for rank, _ in held}) == len(held) == size:
-            sole.add(size)
-    return {f"{size} ranks": books[f"{size} ranks"] for size in sorted(sole)}
+        size = event.data.nranks
+        if event.rank is not None and size:
+            books[size].add(event.rank, event)
+            handles[size].setdefault(event.rank, set()).add(str(event.data.comm))
+    found = {}
+    for size in sorted(handles):
+        held = handles[size]
+        # a rank with two of one size mixes calls that are not the same ranks'
+        if len(held) == size and all(len(known) == 1 for known in held.values()):
+            found[f"{size} ranks"] = books[size]
+    return found
 
 
 def _disagree(name: str, book: _Book) -> Disagreement | None:

@@ -361,8 +361,12 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
         how = " and ".join(counted)
         comparison = f"{how} of {sizes}, most {max(notable, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
-    curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {
-        (*one[:2], *one[3:]) for one in after}]  # fmt: skip
+    # without the bytes: another size is still a point of the same curve
+    wanted = {(*key[:2], *key[3:]) for key in after}
+    curve = []
+    for key, m in before.items():
+        if m.op == first.op and (*key[:2], *key[3:]) in wanted:
+            curve.append(m)
     return f"Against the {label}: {comparison}.", tuple(replace(m, run=label) for m in curve)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,12 +100,13 @@ def holders(case: Case, address: str) -> list[tuple[str, str]]:
 @once
 def all_holders(case: Case) -> dict[str, list[tuple[str, str]]]:
     """Address → (host, interface) of all that have it."""
-    found: dict[str, dict[tuple[str, str], None]] = {}
+    found: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for host, rows in sorted(subnets(case).items()):
-        for name, held in rows.items():
-            for one in held:
-                found.setdefault(str(one.ip), {})[host, name] = None
-    return {address: list(places) for address, places in found.items()}
+        for name, networks in rows.items():
+            addresses = dict.fromkeys(str(one.ip) for one in networks)
+            for address in addresses:
+                found[address].append((host, name))
+    return dict(found)
 
 
 def interfaces_used(event: Event) -> list[tuple[str, str]]:

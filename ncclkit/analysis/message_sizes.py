@@ -115,13 +115,14 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     cost: defaultdict[tuple[str, int], float] = defaultdict(float)
     for (op, size), count in calls.items():
         power = int(math.log2(max(size, 1)))
-        time_us = CALL_US + size / BYTES_PER_US
-        bins[op, power][size] += count
-        cost[op, power] += count * time_us
+        place = op, power
+        bins[place][size] += count
+        cost[place] += count * (CALL_US + size / BYTES_PER_US)
+    costliest = sorted(cost, key=lambda place: cost[place], reverse=True)
     found: defaultdict[str, list[int]] = defaultdict(list)
-    costliest = sorted(cost, key=lambda key: cost[key], reverse=True)
-    for op, power in costliest[:most]:
-        most_frequent, _ = bins[op, power].most_common(1)[0]
+    for place in costliest[:most]:
+        op, _ = place
+        most_frequent, _ = bins[place].most_common(1)[0]
         found[op].append(most_frequent)
     return {op: sorted(sizes) for op, sizes in found.items()}
 

@@ -252,20 +252,13 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
     """
     waits: dict[int, list[float]] = {event.rank or 0: [] for event in rows}
     counts: dict[int, int] = defaultdict(int)
+    ranks = [event.rank or 0 for event in rows]
     shift = _offsets(rows)
     steps = list(zip(*(event.data.steps for event in rows), strict=False))
-    for step in steps if len(rows) > 1 else ():
-        alike = len({len(row["points"]) for row in step}) == 1
-        spent = dict.fromkeys(waits, 0.0)
-        for points in zip(*(row["points"] for row in step), strict=True) if alike else ():
-            begun = [
-                point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)
-            ]
-            # a collective ends on all ranks at once, so whoever comes last lets the others wait
-            last = max(begun)
-            for event, since, point in zip(rows, begun, points, strict=True):
-                # no longer than its own call took, as clocks are aligned by a median only
-                spent[event.rank or 0] += min(last - since, point[2])
+    if len(rows) < 2:
+        return waits, dict.fromkeys(waits, 0.0)
+    for step in steps:
+        spent = _spent_waiting(ranks, step, shift)
         for rank, one in spent.items():
             waits[rank].append(one)
         # who waits least is who the others wait for
@@ -273,6 +266,24 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
         if max(spent.values()) - min(spent.values()) > LEAST * usual:
             counts[min(spent, key=lambda rank: spent[rank])] += 1
     return waits, {rank: counts[rank] / max(1, len(steps)) for rank in waits}
+
+
+def _spent_waiting(
+    ranks: Sequence[int], step: Sequence[Mapping[str, Any]], shift: Mapping[int, float]
+) -> dict[int, float]:
+    """Rank → seconds that it waits in the collectives of one step of all ranks."""
+    spent = dict.fromkeys(ranks, 0.0)
+    calls_of_ranks = [row["points"] for row in step]
+    if len(set(map(len, calls_of_ranks))) != 1:
+        return spent  # which of its calls is which of another rank's is not known
+    for points in zip(*calls_of_ranks, strict=True):
+        begun = [point[0] - shift[rank] for rank, point in zip(ranks, points, strict=True)]
+        # a collective ends on all ranks at once, so whoever comes last lets the others wait
+        last = max(begun)
+        for rank, since, point in zip(ranks, begun, points, strict=True):
+            # no longer than its own call took, as clocks are aligned by a median only
+            spent[rank] += min(last - since, point[2])
+    return spent
 
 
 def _offsets(rows: Sequence[Event]) -> dict[int, float]:

@@ -336,9 +336,15 @@ def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
     other one.  A rank that torch let write its last log lines is gone: only a launcher that started
     all of them again can have succeeded.
     """
-    if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
+    if line.kind not in FATAL:
         return True
-    if UNCAUGHT.match(line.text):
-        started = any(is_later(proof, restart) and is_later(restart, line) for restart in again)
-        return speaks_for_all(proof) and (STEP in proof.text or (GROUP in proof.text and started))
-    return None in (proof.rank, line.rank)
+    if line.rank is not None and proof.rank == line.rank:
+        return True
+    if not UNCAUGHT.match(line.text):
+        return None in (proof.rank, line.rank)
+    if not speaks_for_all(proof):
+        return False
+    if STEP in proof.text:
+        return True
+    started = any(is_later(proof, restart) and is_later(restart, line) for restart in again)
+    return GROUP in proof.text and started

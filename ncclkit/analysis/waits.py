@@ -447,13 +447,14 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
     """Share of the time between the first snapshot and the last in which the main thread ran, or
     waited for a core.
     """
-    known = []
-    for shot in shots:
-        if shot.get("main") is not None:
-            known.append((shot["t"], shot["main"]))
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
+    known = [shot for shot in shots if shot.get("main") is not None]
+    if not known:
         return 0.0
-    return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
+    first, last = known[0], known[-1]
+    seconds = last["t"] - first["t"]
+    if seconds <= 0:
+        return 0.0
+    return float((last["main"] - first["main"]) / seconds)
 
 
 # ---------------------------------------------------------------- who keeps whom waiting

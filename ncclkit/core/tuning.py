@@ -208,10 +208,13 @@ def _interval_of_mean(values: Sequence[float], error: float) -> tuple[float, flo
     kept = ordered[cut : len(ordered) - cut]
     # as Tukey and McLaughlin say: what is cut for the mean counts with the last kept value here
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    # 1 - 2 * TRIMMED: the share of rounds that the trimmed mean rests on
-    standard_error = statistics.stdev(winsorized) / (1 - 2 * TRIMMED) / math.sqrt(len(values))
+    deviation = statistics.stdev(winsorized)
+    # the share of rounds that the trimmed mean rests on
+    share = 1 - 2 * TRIMMED
+    standard_error = deviation / share / math.sqrt(len(values))
     # a round that is trimmed gives no degree of freedom
-    width = float(stdtrit(len(kept) - 1, 1 - error / 2)) * standard_error
+    freedom = len(kept) - 1
+    width = float(stdtrit(freedom, 1 - error / 2)) * standard_error
     middle = statistics.fmean(kept)
     return middle - width, middle + width
 
@@ -827,5 +830,7 @@ def _tuner_line(sweep: Sweep, row: Advantage) -> str:
     protocol = own.pop("NCCL_PROTO", "")
     if own or row.op not in TUNER or not (algorithm and protocol):
         return ""  # a line names both, and which one NCCL takes by itself is not known
-    names = f"{algorithm.lower()},{protocol.lower()},{row.setting.config.get('max_ctas', -1)}"
-    return f"{TUNER[row.op]},{row.least},{row.largest},{names},{sweep.hosts},{sweep.ranks}"
+    sizes = f"{row.least},{row.largest}"
+    channels = row.setting.config.get("max_ctas", -1)
+    choice = f"{algorithm.lower()},{protocol.lower()},{channels}"
+    return f"{TUNER[row.op]},{sizes},{choice},{sweep.hosts},{sweep.ranks}"

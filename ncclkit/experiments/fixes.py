@@ -115,9 +115,8 @@ async def fix(
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
-    still, shown = (
-        finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before)
-    )
+    still = finding.cause in {one.cause for one in after.diagnosis.findings}
+    shown = finding.cause in {one.cause for one in before.diagnosis.findings}
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = "open"
@@ -275,10 +274,9 @@ def unable(case: Case, cause: str = "") -> tuple[str, str]:
 
     Of a judged case.
     """
-    found, unknown = (
-        [f for f in case.findings if f.verdict == word] for word in ("found", "unknown")
-    )
-    verdict = Diagnosis(tuple(found), tuple(unknown))
+    found = tuple(one for one in case.findings if one.verdict == "found")
+    unknown = tuple(one for one in case.findings if one.verdict == "unknown")
+    verdict = Diagnosis(found, unknown)
     reasons = []
     for possible_on in (_finding_to_check, _fixable):
         try:

@@ -308,14 +308,15 @@ def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
     """
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
-        launcher, job = event.data.launcher, event.data.slurm
-        notes = "; ".join(
-            [f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job)
-        )
-        command = event.data.command or f"process {event.pid}"
-        found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(
-            event.rank or 0
-        )
+        notes = []
+        if event.data.launcher:
+            notes.append(f"started by {event.data.launcher}")
+        if event.data.slurm:
+            notes.append(f"Slurm job {event.data.slurm}")
+        what = event.data.command or f"process {event.pid}"
+        if notes:
+            what = f"{what} ({'; '.join(notes)})"
+        found.setdefault((event.host, what), []).append(event.rank or 0)
     return tuple(f"{rank_words(held)} on {host}: {what}" for (host, what), held in found.items())
 
 

@@ -65,12 +65,12 @@ def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, li
     peer = [python, "-I", "-c", BOOT]
     if via == "ssh":  # it joins the words with blanks and hands them to a shell over there
         peer = [shlex.quote(word) for word in peer]
-    return {
-        checked_host(host).rpartition("@")[2]: (
-            [word.replace("{host}", checked_host(host)) for word in words] + peer
-        )
-        for host in hosts
-    }
+    commands = {}
+    for host in hosts:
+        checked = checked_host(host)
+        prefix = [word.replace("{host}", checked) for word in words]
+        commands[checked.rpartition("@")[2]] = prefix + peer
+    return commands
 
 
 def checked_host(host: str) -> str:

@@ -120,16 +120,21 @@ def _on_this_host(command: str) -> tuple[list[_Output], str]:
 def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
     # its own name, as logs have it, may differ from the launcher's
-    words = [*launchers.launcher_here().on_each_node(), "sh", "-c", f"uname -n; {command}"]
-    reply = _run(words)
+    script = f"uname -n; {command}"
+    reply = _run([*launchers.launcher_here().on_each_node(), "sh", "-c", script])
+    complained = _text(reply.err)
     printed = _by_task(_text(reply.out))
-    complaints = _by_task(_text(reply.err))
+    complaints = _by_task(complained)
     outputs: list[_Output] = []
     for task, (host, *lines) in sorted(printed.items()):
         text = "\n".join([*lines, *complaints.get(task, ())])
-        outputs.append(_Output(host, text, not reply.ended and task not in complaints))
-    last = _text(reply.err).strip().splitlines()[-1:]
-    return outputs, _why_ended(reply) or redact.text("".join(last))[:SHOWN_LETTERS]
+        is_whole = not reply.ended and task not in complaints
+        outputs.append(_Output(host, text, is_whole))
+    why = _why_ended(reply)
+    if not why:
+        last = complained.strip().splitlines()[-1:]
+        why = redact.text("".join(last))[:SHOWN_LETTERS]
+    return outputs, why
 
 
 def _run(words: Sequence[str]) -> Reply:

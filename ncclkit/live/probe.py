@@ -511,15 +511,20 @@ def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     records = records_of(folder)
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
+    reason = "lost"
+    for record in records:
+        if record["kind"] == "end":
+            reason = record["reason"]
+            break
     seconds = 0.0
     if records:
         seconds = float(records[-1]["t"] - records[0]["t"])
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     bounds = {row.op: bandwidth.recorded_bound(row, case.facts) for row in measured}
     limits = {op: bound for op, bound in bounds.items() if bound is not None}
-    others = others_in_words(disturbing(case.run_alone(folder).of("telemetry.others")))
-    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records), others)
+    disturbed = disturbing(case.run_alone(folder).of("telemetry.others"))
+    others = others_in_words(disturbed)
+    return Run(plan, folder, reason, seconds, measured, limits, _problem(records), others)
 
 
 def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -536,10 +541,14 @@ def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _problem(records: list[dict[str, Any]]) -> str:
     """The first rank's own error, else what the guard said."""
-    raised = [(r["rank"], r["error"].splitlines()[0]) for r in records if r.get("phase") == "error"]
-    errors = [f"rank {rank}: {BUILT.sub('', error)}" for rank, error in raised]
-    said = [r["say"] for r in records if r["kind"] == "end" and r.get("say")]
-    return next(iter([*errors, *said]), "")
+    for record in records:
+        if record.get("phase") == "error":
+            error = record["error"].splitlines()[0]
+            return f"rank {record['rank']}: {BUILT.sub('', error)}"
+    for record in records:
+        if record["kind"] == "end" and record.get("say"):
+            return str(record["say"])
+    return ""
 
 
 async def _measure_reference(case: Case, plan: Plan) -> None:

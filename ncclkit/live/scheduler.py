@@ -349,7 +349,9 @@ def choices(case: Case) -> dict[str, list[str]]:
     """
     facts = known(case)
     accounts = facts.get("accounts", [])
-    qos = [name for row in accounts for name in row["qos"].split(",") if name]
+    qos: list[str] = []
+    for row in accounts:
+        qos += filter(None, row["qos"].split(","))
     return {
         "partition": [row["name"] for row in facts.get("partitions", [])],
         "account": [*dict.fromkeys(row["account"] for row in accounts)],

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,20 @@ def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
     at least 1 MiB; None otherwise.
     """
     rows = sorted({m.bytes: _cost(m) for m in measurements}.items())
-    if not rows or rows[0][0] > TINY or rows[-1][0] < MIB:
+    if not rows:
         return None
-    wanted = share * rows[-1][0] / rows[-1][1]
+    smallest = rows[0][0]
+    largest, longest = rows[-1]
+    if smallest > TINY or largest < MIB:
+        return None
+    wanted = share * largest / longest
     # from the largest down: beyond this crossing every size keeps the share
     for (small, quick), (large, slow) in reversed([*pairwise(rows)]):
         if small / quick < wanted:  # and the larger one reaches it
             each = (slow - quick) / (large - small)
-            return wanted * (quick - small * each) / (1 - wanted * each)
-    return rows[0][0]
+            fixed = quick - small * each
+            return wanted * fixed / (1 - wanted * each)
+    return smallest
 
 
 def _cost(m: Measurement) -> float:
@@ -300,14 +305,14 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
 
     Collectives and sizes that are named, else those of the job's calls, else all.
     """
-    heavy = heaviest(
-        {key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES
-    )
-    plan = await probe.plan_test(
-        case, replace(options, op=",".join(heavy)) if heavy else options, "tune"
-    )
+    named = {call: count for call, count in calls.items() if call[0] in options.ops}
+    heavy = heaviest(named, MOST_SIZES)
+    if heavy:
+        options = replace(options, op=",".join(heavy))
+    plan = await probe.plan_test(case, options, "tune")
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
-    steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
+    of_job = sorted(set().union(*heavy.values()))
+    steps = sizes or of_job or usual
     return replace(plan, name="tune", sizes=tuple(steps))
 
 
@@ -446,7 +451,7 @@ def _inherited(
     logged = {str(event.data.name): str(event.data.value) for event in logs.of("nccl.env")}
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
-    named = {name for one in settings for name in (*one.env, *one.without)}
+    named = set(_variables_of(settings))
     found = {name: value for name, value in every.items() if not named or name in named}
     fixed = [
         name
@@ -475,14 +480,20 @@ def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(found.items()) if not NO_SETTING.fullmatch(name)}
 
 
+def _variables_of(settings: Iterable[Setting]) -> list[str]:
+    """The variables that settings set or take away."""
+    names: list[str] = []
+    for one in settings:
+        names += [*one.env, *one.without]
+    return names
+
+
 def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
+    # torch has variables of its own for both: TORCH_NCCL_…, TORCH_GLOO_…
     names = [
-        name
-        for one in settings
-        for name in (*one.env, *one.without)
-        if name.removeprefix("TORCH_").startswith(other)
+        name for name in _variables_of(settings) if name.removeprefix("TORCH_").startswith(other)
     ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
         what = "A number of channels"
@@ -568,7 +579,7 @@ def same_as_own(
     ):
         return []
     found = []
-    for place in ((op, size) for op in ops for size in sizes):
+    for place in product(ops, sizes):
         algo, proto, channels = own.get(place, ("", "", None))
         same = (asked.get("NCCL_ALGO", algo), asked.get("NCCL_PROTO", proto)) == (algo, proto)
         if algo and same and (not setting.channels or setting.channels == channels):
@@ -617,13 +628,17 @@ def _switched(known: Mapping[str, Any]) -> bool:
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    rows = []
-    if isinstance(matrix, Mapping):
-        rows = list(matrix.items())
-    gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
-    return len(gpus) > 1 and all(
-        str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
-    )
+    if not isinstance(matrix, Mapping):
+        return False
+    links = {}
+    for name, row in matrix.items():
+        # the matrix has rows of network cards, too
+        if name.startswith("GPU") and isinstance(row, Mapping):
+            links[name] = row
+    for one, other in permutations(links, 2):
+        if not str(links[one].get(other, "")).startswith("NV"):
+            return False
+    return len(links) > 1
 
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
@@ -711,12 +726,16 @@ class Measured:
         named = {number: str(one) for number, one in enumerate(settings, 1)}
         same = {named[number]: why for number, why in self.same.items()}
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
-        seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
+        seen: tuple[Comparison, ...] = ()
+        for phase in self.chose:
+            seen += tuple(self.compared(phase, settings))
         decided = self.compared("decide", settings)
         known = {id(one.setting) for one in seen}
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
-        beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
+        beside: tuple[Comparison, ...] = ()
+        for name in BESIDE:
+            beside += tuple(self.compared(name, settings))
         hosts = launchers.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
@@ -846,10 +865,11 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
     """Every other choice of the values of these settings, the fewest variables first."""
     values = _values(settings)
-    found = [
-        Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
-        for chosen in product(*values.values())
-    ]
+    found = []
+    for chosen in product(*values.values()):
+        pairs = zip(values, chosen, strict=True)
+        # an empty value is the choice not to set the variable
+        found.append(Setting({name: value for name, value in pairs if value}))
     known = [dict(one.env) for one in (Setting(), *settings)]
     made = [replace(one, risk=_risk(one, settings)) for one in found if one.env not in known]
     return sorted(made, key=lambda one: len(one.env))
@@ -858,8 +878,11 @@ def combinations(settings: Sequence[Setting]) -> list[Setting]:
 def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
     """Variable → the values that it takes in these settings, and none."""
     values: dict[str, list[str]] = {}
-    for name, value in (pair for one in settings for pair in one.env.items()):
-        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
+    for one in settings:
+        for name, value in one.env.items():
+            taken = values.setdefault(name, [""])
+            if value not in taken:
+                taken.append(value)
     return values
 
 

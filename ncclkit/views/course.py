@@ -60,14 +60,14 @@ def checkpoints_view(path: str | Path) -> View:
     """
     found = resume.checkpoints(path)
     base = os.path.commonpath([file.path.parent for file in found])
-    columns: Columns = {
-        "File": [el("code", os.path.relpath(file.path, base)) for file in found],
-        "Size": [el("span", format_bytes(file.bytes), cls="nk-whole") for file in found],
-        "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
-        "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
-    }
-    rows = zip(*columns.values(), strict=True)
-    return View(_checkpoints_summary(found), fit(table(tuple(columns), rows)))
+    head = ("File", "Size", "Is it whole?", "Where the loaders stood")
+    rows = []
+    for file in found:
+        name = el("code", os.path.relpath(file.path, base))
+        size = el("span", format_bytes(file.bytes), cls="nk-whole")
+        state = join(badge(*WHOLE[file.whole]), " ", file.words)
+        rows.append((name, size, state, badge(*POSITION[file.position])))
+    return View(_checkpoints_summary(found), fit(table(head, rows)))
 
 
 WHOLE = {

@@ -364,14 +364,12 @@ def _group_card(key: tuple[str, str], ranks: Ranks) -> Markup:
     ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
     rows = [_state_row(state, held, furthest) for state, held in ordered[:STATES]]
     # a column in which nothing is known is left out
-    known = []
-    for column in range(len(PROGRESS)):
-        known.append(any(row[column] != "–" for row in rows))
+    known = [any(cell != "–" for cell in column) for column in zip(*rows, strict=True)]
     head = list(compress(PROGRESS, known))
-    shown = table(head, [list(compress(row, known)) for row in rows])
+    kept = [list(compress(row, known)) for row in rows]
     title = el("h4", code(_group_name(key)), f" {plural(len(ranks), 'rank')}")
     more = left_out(len(ordered) - STATES, "states")
-    return el("section", title, fit(shown), more, cls="nk-card")
+    return el("section", title, fit(table(head, kept)), more, cls="nk-card")
 
 
 def _even_groups(groups: Groups) -> Markup:

@@ -140,13 +140,14 @@ def network_sentence(network: Network) -> str:
     And why they find nothing where they do.
     """
     picks = network.picks
-    named = {who: _interface_words(network, name) for who, name in picks.items()}
+    words = [f"{who} will use {_interface_words(network, name)}" for who, name in picks.items()]
     if len(picks) == len(PICKS) and len(set(picks.values())) == 1:
-        uses = f"NCCL and gloo will both use {named['NCCL']}"
-    else:
-        uses = ", ".join(f"{who} will use {words}" for who, words in named.items())
-    lost = [f"{who} finds no interface: {why}" for who, why in _without_interface(network)]
-    return "; ".join(filter(None, (uses, *lost, _rdma_share(network))))
+        words = [f"NCCL and gloo will both use {_interface_words(network, picks['NCCL'])}"]
+    sentences = [", ".join(words)]
+    for who, why in _without_interface(network):
+        sentences.append(f"{who} finds no interface: {why}")
+    sentences.append(_rdma_share(network))
+    return "; ".join(filter(None, sentences))
 
 
 def _rdma_share(network: Network) -> str:

@@ -187,13 +187,17 @@ def _is_dump_reply(event: Event) -> bool:
     )
 
 
+def _has_time(said: Iterable[Event]) -> bool:
+    return any(event.time is not None for event in said)
+
+
 def _scale(own: Own) -> Scale:
     """In time, when every rank that spoke has a word with a time.
 
     Else lines stand in the order of their files.
     """
     # lines without times of one rank would have no place on an axis of time
-    in_time = all(any(event.time is not None for event in said) for said in own.values())
+    in_time = all(map(_has_time, own.values()))
     known = Scale(0.0, 1.0, in_time)
     places = []
     for said in own.values():

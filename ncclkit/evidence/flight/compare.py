@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from ncclkit.core.model import Event
@@ -235,7 +236,7 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
     if len(held) < max(2, len(group.members)):
         return None
     kinds = {rank: group.sources[rank].kinds for rank in held}
-    if not any(kind.op.startswith("all_to_all") for known in kinds.values() for kind in known):
+    if not any(kind.op.startswith("all_to_all") for kind in chain.from_iterable(kinds.values())):
         return None
     low = max(calls.seqs[0] for calls in held.values())
     high = min(calls.seqs[-1] for calls in held.values())
