@@ -209,7 +209,7 @@ def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     )
 
 
-def _loads(stack: Event) -> bool:
+def _loads(stack: Event[Stack]) -> bool:
     for frame in stack.data.frames:
         if frame.get("func") in WORKERS and "torch/utils/data" in str(frame.get("file")):
             return True

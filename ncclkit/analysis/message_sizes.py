@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ncclkit.analysis.alignment import DTYPES
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightDump, NcclCalls, NcclOp
 from ncclkit.core.model import Event, NcclkitError
 
 Calls = Mapping[tuple[str, int], int]
@@ -74,11 +75,14 @@ def _name(op: str) -> str:
     return OPS.get(letters, "")
 
 
-def _inspected(event: Event) -> Iterable[tuple[str, int, int]]:
-    return [(str(event.data.op), int(event.data.bytes), event.count)]
+def _inspected(event: Event[NcclCalls]) -> Iterable[tuple[str, int, int]]:
+    data = event.data
+    if data.bytes is None:
+        return []
+    return [(str(data.op), data.bytes, event.count)]
 
 
-def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
+def _logged(event: Event[NcclOp]) -> Iterable[tuple[str, int, int]]:
     """A COLL line: its count is that of one rank's part for two collectives."""
     data = event.data
     if data.dtype is None or data.count is None:
@@ -96,7 +100,7 @@ def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     return [(str(data.op), int(data.count) * item * parts, event.count)]
 
 
-def _recorded(event: Event) -> Iterable[tuple[str, int, int]]:
+def _recorded(event: Event[FlightDump]) -> Iterable[tuple[str, int, int]]:
     groups = event.data.groups
     for group in groups.values() if isinstance(groups, Mapping) else ():
         for row in group.get("sizes") or ():

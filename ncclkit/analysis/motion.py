@@ -21,7 +21,7 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightLate
+from ncclkit.core.kinds import FlightDump, FlightLate
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -146,7 +146,7 @@ def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
     return float("inf")
 
 
-def _rates(dump: Event) -> Iterable[float]:
+def _rates(dump: Event[FlightDump]) -> Iterable[float]:
     """Calls a second of each group, over those that the dump dates."""
     for group in dump.data.groups.values():
         times = group["times"]

@@ -332,7 +332,7 @@ def exits(case: Case) -> list[Exit]:
     return found
 
 
-def _tasks(end: Event) -> list[int]:
+def _tasks(end: Event[SlurmEvent]) -> list[int]:
     """``0-3,7`` → 0, 1, 2, 3, 7."""
     ranks: list[int] = []
     for part in str(end.data.task).split(","):
@@ -602,7 +602,7 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     return _first_by_rank([*by_cuda, *errors, *crashes(case)])
 
 
-def _left_well(event: Event) -> bool:
+def _left_well(event: Event[PythonException]) -> bool:
     """True where a rank's own ``sys.exit(0)`` was printed as an exception."""
     return (
         event.rank is not None

@@ -97,7 +97,7 @@ class GroupResult:
         return bool(self.problem or self.slow or self.wrong)
 
 
-def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
+def hosts_of(phases: Sequence[Event[WorkerPhase]]) -> dict[int, str]:
     """rank → host, by its own name or by the scheduler's."""
     hellos = []
     for event in phases:
@@ -143,7 +143,7 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
     return {host: tuple(mine) for host, mine in made.items()}
 
 
-def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
+def started(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, ...]]:
     """Groups whose stage began."""
     texts = set()
     for event in phases:

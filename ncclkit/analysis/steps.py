@@ -211,7 +211,7 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     )
 
 
-def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
+def _of_both(hook: Event[StepRank] | None = None, trace: Event[StepRank] | None = None) -> Event:
     """One event of a rank.
 
     Of GPUs a trace has the times, as only it sees them; the hook has what the script did.
@@ -244,7 +244,7 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
     return replace(hook, data=structs.replace(hook.data, gpus=True, steps=steps))
 
 
-def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:
+def _waits(rows: Sequence[Event[StepRank]]) -> tuple[dict[int, list[float]], dict[int, float]]:
     """Rank → seconds that it waits in each step, and share of all collectives to which it comes
     last.
 
@@ -286,7 +286,7 @@ def _spent_waiting(
     return spent
 
 
-def _offsets(rows: Sequence[Event]) -> dict[int, float]:
+def _offsets(rows: Sequence[Event[StepRank]]) -> dict[int, float]:
     """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at
     once.
     """
@@ -306,7 +306,7 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
     return found
 
 
-def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
+def _rank(event: Event[StepRank], waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
     steps = event.data.steps
     parts = {}
     for part in PARTS:
@@ -325,7 +325,7 @@ def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> Ra
     )
 
 
-def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, ...]:
+def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> tuple[Brake, ...]:
     """What takes at least `LEAST` of a step besides computation, the longest first."""
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
     sites = _sites(rows)
@@ -363,7 +363,7 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
 BrakeLine = tuple[str, float, str, tuple[str, ...]]
 
 
-def _own(rows: Sequence[Event]) -> tuple[float, int]:
+def _own(rows: Sequence[Event[StepRank]]) -> tuple[float, int]:
     """Seconds of a step in collectives that the script itself calls, and their bytes."""
     steps = []
     for event in rows:
@@ -371,7 +371,7 @@ def _own(rows: Sequence[Event]) -> tuple[float, int]:
     return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
 
 
-def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
+def _sites(rows: Sequence[Event[StepRank]]) -> dict[str, list[Sequence[Any]]]:
     """Part → lines of the script, the one that takes longest first."""
     found: dict[str, list[Sequence[Any]]] = defaultdict(list)
     sites = []
@@ -389,7 +389,9 @@ def _at(sites: Sequence[Sequence[Any]]) -> str:
 
 
 def _data(
-    ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]
+    ranks: Sequence[RankSteps],
+    rows: Sequence[Event[StepRank]],
+    sites: Mapping[str, list[Sequence[Any]]],
 ) -> BrakeLine:
     worst = max(ranks, key=lambda one: one.parts["data"])
     others = []
@@ -419,7 +421,9 @@ def _data(
     return "data", worst.parts["data"], words, more if workers is not None else ()
 
 
-def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) -> BrakeLine:
+def _buckets(
+    ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], logging: float
+) -> BrakeLine:
     seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
     sizes = rows[0].data.buckets
     # one more, as DDP's first bucket is small

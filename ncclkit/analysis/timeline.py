@@ -31,6 +31,7 @@ from ncclkit.core.kinds import (
     KernelLink,
     NcclDestroy,
     RunEnd,
+    Stack,
     WorkerPhase,
 )
 from ncclkit.core.model import Event
@@ -415,7 +416,7 @@ def _last(events: Sequence[Event]) -> str:
     return ""
 
 
-def _place(events: Sequence[Event]) -> str:
+def _place(events: Sequence[Event[Stack]]) -> str:
     """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
     own = None

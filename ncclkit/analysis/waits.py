@@ -26,7 +26,7 @@ from ncclkit.analysis.frames import (
 )
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import Stack
+from ncclkit.core.kinds import AttachRank, Stack
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
@@ -208,7 +208,7 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
 
-def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
+def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -> RankPosition:
     if stack is not None:
         data = stack.data
     else:

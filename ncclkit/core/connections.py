@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncclkit.core.kinds import ConnectHost, ConnectPair
 from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import percent
 
@@ -228,7 +229,7 @@ def links(events: Iterable[Event]) -> list[NetworkPath]:
     return pair_links
 
 
-def host(event: Event) -> HostNetwork:
+def host(event: Event[ConnectHost]) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
     rows = [row for row in _list_or_empty(data.interfaces) if isinstance(row, dict)]
@@ -244,7 +245,7 @@ def host(event: Event) -> HostNetwork:
     return HostNetwork(event, own=_only_texts(data.own), interfaces=held, **plain)
 
 
-def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
+def link(event: Event[ConnectPair], names: Mapping[Any, Any] | None = None) -> NetworkPath:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
     data = event.data
     given = fields_of(event)

@@ -27,6 +27,7 @@ from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import AttachRank
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
@@ -301,7 +302,7 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
     return {**(jobs[0] if jobs else {}), **given}
 
 
-def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
+def _jobs(rows: Sequence[Event[AttachRank]]) -> tuple[str, ...]:
     """The ranks of each command, host and launcher in one line.
 
     Their job's id in Slurm where they have one.

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from ncclkit.core.kinds import Stack
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
 from ncclkit.evidence.flight.hang import (
@@ -506,7 +507,7 @@ def _event_of_finding(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     return Event(stop.kind, clip("\n".join(text)), cited.path, 0, rank=alone, data=data)
 
 
-def _innermost_place(event: Event) -> str:
+def _innermost_place(event: Event[Stack]) -> str:
     """The innermost line of a stack that is not torch's own."""
     frames = event.data.frames
     own = next((frame for frame in frames if "/torch/" not in frame["file"]), frames[0])
