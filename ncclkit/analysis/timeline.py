@@ -31,7 +31,6 @@ from ncclkit.core.kinds import (
     KernelLink,
     NcclDestroy,
     RunEnd,
-    Stack,
     WorkerPhase,
 )
 from ncclkit.core.model import Event
@@ -416,7 +415,7 @@ def _last(events: Sequence[Event]) -> str:
     return ""
 
 
-def _place(events: Sequence[Event[Stack]]) -> str:
+def _place(events: Sequence[Event]) -> str:
     """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
     own = None

@@ -705,5 +705,10 @@ def judgements(
     `bounds` are by collective.
     """
     ops = dict.fromkeys(m.op for m in measurements)
-    judged = (judge_curve((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
-    return [one for one in judged if one is not None]
+    judged = []
+    for op in ops:
+        rows = [m for m in measurements if m.op == op]
+        judgement = judge_curve(rows, bounds.get(op))
+        if judgement is not None:
+            judged.append(judgement)
+    return judged

@@ -325,11 +325,12 @@ class Case:
 
         And the facts of its hosts, in memory.
         """
+        inside = f"{folder}/"
         scope = Case()
         scope.facts = self.facts
-        scope.events = [event for event in self.events if event.path.startswith(f"{folder}/")]
+        scope.events = [event for event in self.events if event.path.startswith(inside)]
         scope.measurements = [row for row in self.measurements if row.run == folder.name]
-        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(f"{folder}/")]
+        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(inside)]
         return scope
 
     def new_run(self, name: str) -> Path:

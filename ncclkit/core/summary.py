@@ -132,6 +132,8 @@ def _hosts_of_events(events: Sequence[Event]) -> list[str]:
 def _joined_values(*sources: Sequence[str | None]) -> str | None:
     """The first source that knows something; different values side by side."""
     # sources come in the order in which they are trusted
-    told = ([str(value) for value in values if value] for values in sources)
-    known = next((values for values in told if values), [])
-    return " / ".join(dict.fromkeys(known)) or None
+    for values in sources:
+        known = [str(value) for value in values if value]
+        if known:
+            return " / ".join(dict.fromkeys(known))
+    return None

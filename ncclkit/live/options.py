@@ -191,7 +191,8 @@ def command_words(options: Any) -> list[str]:
         if value == default:
             continue
         if isinstance(value, Mapping):
-            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
+            for key, text in value.items():
+                words += [flag, f"{key}={text}"]
         else:
             words += (
                 [flag]

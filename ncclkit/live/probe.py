@@ -556,13 +556,17 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
 
     It is as fast as the host is free.
     """
-    names = ("", socket.gethostname())
-    before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
     # over NCCL the links are known; for other hosts loopback says nothing
-    if plan.backend != "gloo" or plan.network or launchers.node_count() or not before:
+    if plan.backend != "gloo" or plan.network or launchers.node_count():
+        return
+    here = ("", socket.gethostname())
+    before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in here]
+    if not before:
         return
     rows = await asyncio.to_thread(lambda: list(loopback_facts(Machine())))
-    case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
+    # under the name that the facts before have, or they would stand beside the new ones
+    host = before[-1].host
+    case.replace_facts(from_dict(Fact, {"host": host, **row}) for row in rows)
 
 
 async def probe(

@@ -363,8 +363,9 @@ def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> fl
     With accumulation a step has several.
     """
     found = [event.data for event in events if event.kind == "step.rank" and event.data.plain]
-    if setting and (problems := [one for data in found for one in data.problems]):
-        raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
+    for data in found:
+        if setting and data.problems:
+            raise NcclkitError(f"{setting} cannot be tried on this script: {data.problems[0]}.")
     if not found:
         named = setting or "what it has"
         raise NcclkitError(

@@ -720,8 +720,11 @@ async def inspect(
         return case
     named = {"data": "--data", "checkpoints": "--checkpoints"}
     given = {label: path for label, path in (paths or {}).items() if path and label in named}
-    more = [word for label, path in given.items() for word in (named[label], path)]
-    more += ["--train-python", python] if python else []
+    more: list[str] = []
+    for label, path in given.items():
+        more += [named[label], path]
+    if python:
+        more += ["--train-python", python]
     submitted = submit(case, ["inspect", *more, "--case", str(case.path)], parse_options(job))
     ended = await follow(case, submitted)
     if ended.status not in (0, 1):

@@ -355,21 +355,28 @@ def _group_name(key: tuple[str, str]) -> str:
 
 def _group_card(key: tuple[str, str], ranks: Ranks) -> Markup:
     """One group: ranks in the same state share a row, those behind come first."""
+    states = _ranks_by_state(ranks)
     furthest = _furthest_place(ranks)
-    states: dict[State, list[int]] = {}
-    for rank, at in ranks.items():
-        state = State(_place_of(at), at.op, at.enqueued, at.started, at.completed)
-        states.setdefault(state, []).append(rank)
     # of ranks at one place the fewer come first: they are the odd ones
     ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
     rows = [_state_row(state, held, furthest) for state, held in ordered[:STATES]]
     # a column in which nothing is known is left out
-    known = [any(cell != "–" for cell in column) for column in zip(*rows, strict=True)]
+    known = []
+    for column in zip(*rows, strict=True):
+        known.append(any(cell != "–" for cell in column))
     head = list(compress(PROGRESS, known))
     kept = [list(compress(row, known)) for row in rows]
     title = el("h4", code(_group_name(key)), f" {plural(len(ranks), 'rank')}")
     more = left_out(len(ordered) - STATES, "states")
     return el("section", title, fit(table(head, kept)), more, cls="nk-card")
+
+
+def _ranks_by_state(ranks: Ranks) -> dict[State, list[int]]:
+    states: dict[State, list[int]] = {}
+    for rank, at in ranks.items():
+        state = State(_place_of(at), at.op, at.enqueued, at.started, at.completed)
+        states.setdefault(state, []).append(rank)
+    return states
 
 
 def _even_groups(groups: Groups) -> Markup:

@@ -65,11 +65,9 @@ def _setup_of_run(lines: Sequence[str]) -> Setup:
         re.sub(r"warmup iters: \d+|agg iters: \d+", "", lines[begin]),
     )
     # the program is named above its settings, in the command line or by itself, else below
-    named = [
-        m[1]
-        for line in [*lines[begin:], *lines[earlier:begin][::-1]]
-        for m in PROGRAM.finditer(line[:1000])
-    ]
+    named: list[str] = []
+    for line in [*lines[begin:], *lines[earlier:begin][::-1]]:
+        named += [m[1] for m in PROGRAM.finditer(line[:1000])]
     version = next((m[1] for m in map(VERSION.match, lines[earlier:]) if m), "")
     return Setup(
         named[0] if named else "",

@@ -77,9 +77,13 @@ def _archive(lab: bool, compiled: bool) -> bytes:
             "__main__.py",
             MAIN.format(package="ncclkit.lab.programs" if lab else "ncclkit.agent"),
         )
-        for empty in ("ncclkit", *(("ncclkit/lab",) if lab else ())):
-            _put(archive, f"{empty}/__init__.py", "")
-        for source in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
+        _put(archive, "ncclkit/__init__.py", "")
+        if lab:
+            _put(archive, "ncclkit/lab/__init__.py", "")
+        sources: list[Path] = []
+        for part in parts:
+            sources += (PACKAGE / part).rglob("*.py")
+        for source in sorted(sources):
             name = source.relative_to(PACKAGE.parent).as_posix()
             _put(archive, name, source.read_text(encoding="utf-8"))
             if compiled:
