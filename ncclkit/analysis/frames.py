@@ -204,6 +204,7 @@ def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     """
     seen = stacks(case)
     starved = {event.rank for event in starving(case)}
+    # of no rank at all `all` would be true
     return all(
         [rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False]
     )

@@ -118,6 +118,7 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     cost: defaultdict[tuple[str, int], float] = defaultdict(float)
     for (op, size), count in calls.items():
+        # an empty call is a call, too, and 0 has no logarithm
         power = int(math.log2(max(size, 1)))
         place = op, power
         bins[place][size] += count

@@ -93,6 +93,7 @@ def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
         if event.host and event.data.devices:
             rows.append(event)
     row_of_host = {}
+    # from the back, so that the first line of each host stands
     for event in reversed(rows):
         row_of_host[event.host] = ([str(d).partition(":")[0] for d in event.data.devices], event)
     return row_of_host

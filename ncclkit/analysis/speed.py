@@ -114,6 +114,7 @@ def others_in_words(events: Sequence[Event[TelemetryOthers]]) -> str:
     said = []
     for event in events:
         where = ""
+        # a host that is alone needs no name
         if event.host and len(events) > 1:
             where = f" on {event.host}"
         if crowded(event):
