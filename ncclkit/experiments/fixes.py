@@ -115,8 +115,8 @@ async def fix(
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
-    still = finding.cause in {one.cause for one in after.diagnosis.findings}
-    shown = finding.cause in {one.cause for one in before.diagnosis.findings}
+    still = _is_found_in(after.diagnosis, finding.cause)
+    shown = _is_found_in(before.diagnosis, finding.cause)
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = "open"
@@ -139,6 +139,13 @@ async def fix(
         baseline=name,
         **_both(before, after),
     )
+
+
+def _is_found_in(verdict: Diagnosis, cause: str) -> bool:
+    for finding in verdict.findings:
+        if finding.cause == cause:
+            return True
+    return False
 
 
 async def close(
@@ -210,15 +217,14 @@ def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
     done = _done(case)
     run = baseline.last(case)
-    asked = []
-    for f in verdict.findings:
-        if f.next and f.next.expects and f.next.question not in done:
-            asked.append(f)
     open_findings = []
-    for f in asked:
+    for finding in verdict.findings:
+        step = finding.next
+        if not step or not step.expects or step.question in done:
+            continue
         # without a run a live test stands in for it
-        if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan)):
-            open_findings.append(f)
+        if run is None or "check" in step.plan or possible(run.plan, step.plan):
+            open_findings.append(finding)
     return open_findings
 
 

@@ -339,13 +339,13 @@ def groups_by_stage(nodes):
     while count < len(nodes):
         groups = []
         for first in range(0, len(nodes) - count + 1, count):
-            groups.append(_together(nodes[first : first + count]))
+            groups.append(_ranks_of_nodes(nodes[first : first + count]))
         made.append(("nodes", groups))
         count *= 2
-    return [*made, ("all", [_together(nodes)])]
+    return [*made, ("all", [_ranks_of_nodes(nodes)])]
 
 
-def _together(nodes):
+def _ranks_of_nodes(nodes):
     """The ranks of several nodes in one list."""
     return [rank for node in nodes for rank in node]
 
@@ -356,17 +356,17 @@ def memory_bandwidth(torch, source):
     In GB/s read and written, the best of several.
     """
 
-    def copy():
+    def copy_once():
         target.copy_(source)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target = torch.zeros_like(source)
     until = time.monotonic() + WHILE
-    times = [seconds_of(torch, source.device, copy) for _ in range(REPEATS)]
+    times = [seconds_of(torch, source.device, copy_once) for _ in range(REPEATS)]
     # long enough to have a core for oneself, where ranks share some
     while time.monotonic() < until:
-        times.append(seconds_of(torch, source.device, copy))
+        times.append(seconds_of(torch, source.device, copy_once))
     torch.set_num_threads(threads)
     moved = 2 * source.numel()  # read once and written once
     wrong = int((target != source).sum())
