@@ -40,9 +40,9 @@ def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
     The hosts and users that a case and this machine know.
     """
     hosts = {socket.gethostname(), str(case.about.get("host", ""))}
-    for words in _values(case, LISTS):
+    for words in _values_of_facts(case, LISTS):
         hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", words).split(","))
-    hosts |= set(_values(case, HOSTS))
+    hosts |= set(_values_of_facts(case, HOSTS))
     hosts |= {fact.host for fact in case.facts}
     hosts |= {event.host for event in case.events}
     for event in case.of("connect.host"):
@@ -50,10 +50,10 @@ def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
     for event in case.of("connect.pair"):
         hosts |= {str(event.data.src), str(event.data.dst)}
     own = [os.environ.get(name, "") for name in ("USER", "LOGNAME")]
-    return Aliases(filter(_is_host, hosts), [*_values(case, USERS), *also, *own])
+    return Aliases(filter(_is_host, hosts), [*_values_of_facts(case, USERS), *also, *own])
 
 
-def _values(case: Case, names: Iterable[str]) -> list[str]:
+def _values_of_facts(case: Case, names: Iterable[str]) -> list[str]:
     """What these facts say on all hosts."""
     found = []
     for name in names:
