@@ -89,9 +89,7 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
     figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
-    labels = []
-    for row in rows:
-        labels.append(coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name))
+    labels = [_label_of_row(row.name) for row in rows]
     figure.update_yaxes(
         autorange="reversed",
         type="category",
@@ -101,6 +99,12 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         ticktext=labels,
     )
     return figure
+
+
+def _label_of_row(name: str) -> str:
+    if re.fullmatch(r"rank \d+", name):
+        return coloured(name)
+    return safe(name)
 
 
 DIAMOND = {
