@@ -290,12 +290,14 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     stuck = _stuck_before()
     machine = _WithoutDriver(stuck) if stuck else Machine()
     testing = asked.seconds >= TEST
+    # a second is left for the judgement
     left = max(0.5, begun + asked.seconds - 1.0 - time.monotonic())
     rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
     found = {row["name"]: row for row in rows}
     problems, unknown = judge_node(found, baseline)
     count = _fact_value(found, "gpu.count") or 0
     tested = None
+    # a node that is not ready anyway need not be tested
     if testing and count and not problems:
         tested = _test_gpus(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
         problems, more = judge_test(tested, baseline, found)
@@ -440,6 +442,7 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
 
 def _of_gpu(what: str, value: Any) -> str:
     """What is wrong with a GPU by one of its facts; empty where nothing is."""
+    # nvidia-smi writes None where a GPU asks for nothing
     if what == "recovery" and str(value) != "None":
         return "asks for %s" % value
     if what == "ecc.uncorrected" and value:
@@ -540,6 +543,7 @@ def _result_of_test(records: list[dict[str, Any]], count: int, out: bytes) -> di
     best = max((record["bytes"] / record["time_us"] / 1e3 for record in rows), default=0.0)
     errors = [str(record.get("error")) for record in records if record.get("phase") == "error"]
     end = next((record["reason"] for record in records if record["kind"] == "end"), "no answer")
+    # an interpreter without torch says nothing of the GPUs
     lost = b"No module named 'torch'" in out
     return {
         "reason": "no torch" if lost else end,

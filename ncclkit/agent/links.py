@@ -60,11 +60,13 @@ def nvlink_paths(known: Known, gpus: Sequence[int]) -> dict[int, int]:
     Empty where NVLink does not join every pair of them.
     """
     matrix = known.get("gpu.topology") or {}
-    pairs = {gpu: [_links(matrix, gpu, other) for other in gpus if other != gpu] for gpu in gpus}
-    joined = all(links for row in pairs.values() for links in row)
-    if joined:
-        return {gpu: sum(row) for gpu, row in pairs.items()}
-    return {}
+    paths = {}
+    for gpu in gpus:
+        links = [_links(matrix, gpu, other) for other in gpus if other != gpu]
+        if not all(links):
+            return {}
+        paths[gpu] = sum(links)
+    return paths
 
 
 def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
@@ -76,10 +78,11 @@ def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
     model = str(known.get("gpu.%d.model" % first) or "")
     kind = next((name for name in NVLINK if re.search(r"\b%s\b" % name, model)), "")
     most, speed = NVLINK.get(kind, (None, known.get("gpu.%d.nvlink.speed" % first)))
-    counted = {
-        gpu: known.get("gpu.%d.nvlink.links" % gpu) or most or count for gpu, count in paths.items()
-    }
-    return NvLinks({gpu: min(paths[gpu], counted[gpu]) for gpu in paths}, speed, kind)
+    counted = {}
+    for gpu, count in paths.items():
+        links = known.get("gpu.%d.nvlink.links" % gpu) or most or count
+        counted[gpu] = min(count, links)
+    return NvLinks(counted, speed, kind)
 
 
 def pcie_link(known: Known, gpu: int) -> PcieLink | None:
@@ -105,10 +108,13 @@ def ring_bound(known: Known, gpus: Sequence[int]) -> tuple[float, str] | None:
         if found.speed:
             return min(found.links.values()) * found.speed, "NVLink"
         return None
-    speeds = [link.speed for link in (pcie_link(known, gpu) for gpu in gpus) if link]
-    if len(speeds) == len(gpus):
-        return min(speeds), "PCIe"
-    return None
+    speeds = []
+    for gpu in gpus:
+        link = pcie_link(known, gpu)
+        if link is None:
+            return None  # the link that is not known may be the slowest
+        speeds.append(link.speed)
+    return min(speeds), "PCIe"
 
 
 def _links(matrix: Mapping[str, Mapping[str, str]], one: int, two: int) -> int:

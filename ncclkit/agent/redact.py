@@ -31,13 +31,22 @@ def _own_secrets() -> list[str]:
 
     Paths and words that anything may contain are no secrets, whatever their variable is called.
     """
-    plain = [value for name, value in os.environ.items() if is_secret(name)]
-    plain += [line for value in plain for line in value.splitlines()]
-    values = {*plain, *(json.dumps(value)[1:-1] for value in plain)}
+    plain = []
+    for name, value in os.environ.items():
+        if is_secret(name):
+            plain.append(value)
+            plain += value.splitlines()
+    spelled = set(plain)
+    # as JSON writes it, with its quotes and line breaks escaped
+    for value in plain:
+        spelled.add(json.dumps(value)[1:-1])
     random = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{8,}|.{16,}", re.S)
-    return sorted(
-        (v for v in values if random.fullmatch(v) and v[0] not in "/~."), key=len, reverse=True
-    )
+    found = []
+    for value in spelled:
+        if random.fullmatch(value) and value[0] not in "/~.":
+            found.append(value)
+    # the longest first: a part of it that was replaced would leave the rest readable
+    return sorted(found, key=len, reverse=True)
 
 
 OWN = _own_secrets()

@@ -190,7 +190,9 @@ def _times(
 ) -> dict[Key, dict[str, list[float]]]:
     times: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, event in shared:
-        host = _short(event.host) or hosts.get(-1 if event.rank is None else event.rank, "")
+        host = _short(event.host)
+        if not host and event.rank is not None:
+            host = hosts.get(event.rank, "")
         if host and event.time is not None:
             times[key][host].append(event.time)
     return times
@@ -200,12 +202,14 @@ def _offsets(times: Times) -> list[Clock]:
     common: list[dict[str, float]] = []
     for by_host in times.values():
         if len(by_host) > 1:
+            # of a host's ranks the middle one, as a single one may be late
             common.append({host: median(said) for host, said in by_host.items()})
     seen: Counter[str] = Counter()
     for by in common:
         seen.update(by.keys())
     if not seen:
         return []
+    # of equals the first by name, so that the order of files decides nothing
     reference = min(seen, key=lambda host: (-seen[host], host))
     apart: dict[str, list[float]] = defaultdict(list)
     for by in common:
@@ -223,6 +227,7 @@ def _offsets(times: Times) -> list[Clock]:
 
 
 def _spread(gaps: list[float]) -> float:
+    # inclusive, as of three values the other method would reach beyond them
     low, _, high = quantiles(gaps, n=4, method="inclusive")
     return high - low
 
@@ -250,6 +255,7 @@ class _Wait:
                 self.seq = done + 1
             return
         self.last = max(self.last, seq)
+        # a timeout names its call; a status line only shows that some are in flight
         if self.seq is None or seq < self.seq or not self.op:
             self.seq, self.op = seq, text.op(str(data.op or ""))
 
@@ -262,6 +268,7 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
     groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
     descs: dict[str, str] = {}
     for event, name, desc in grouped(events):
+        # sends and receives have numbers of their own
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             descs[name] = desc
             groups[name][event.rank].take(event)
@@ -275,6 +282,7 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
         world = set()
     for name, waits in groups.items():
         if any(wait.seq is not None for wait in waits.values()):
+            # only of the default group all ranks of the job are members
             whole = descs[name] in ("", "default_pg") and name in ("", "0", "default_pg")
             group = _Group(name, descs[name], waits, spoke, world if whole else set())
             yield from group.disagree(differing.get((name, group.seq)))
@@ -314,6 +322,7 @@ class _Group:
             return
         absent = sorted((self.members & self.spoke) - self.inside.keys())
         gone = sorted(self.members - self.inside.keys())
+        # a rank that is known to be behind says more than one without a line
         if self.behind:
             yield self._lack(self.behind, f"did not come to it: {self._last(self.behind)}")
         elif not self.op:
@@ -456,17 +465,20 @@ def _without_init(lines: list[Event]) -> dict[str, _Book]:
 
     The whole job's communicator, if every rank knows just one of that size.
     """
-    books: dict[str, _Book] = {}
-    handles: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    books: defaultdict[int, _Book] = defaultdict(lambda: _Book(""))
+    handles: defaultdict[int, dict[int, set[str]]] = defaultdict(dict)
     for event in lines:
-        if event.rank is not None and event.data.nranks:
-            books.setdefault(f"{event.data.nranks} ranks", _Book("")).add(event.rank, event)
-            handles[event.data.nranks].add((event.rank, str(event.data.comm)))
-    sole = set()
-    for size, held in handles.items():
-        if len({rank for rank, _ in held}) == len(held) == size:
-            sole.add(size)
-    return {f"{size} ranks": books[f"{size} ranks"] for size in sorted(sole)}
+        size = event.data.nranks
+        if event.rank is not None and size:
+            books[size].add(event.rank, event)
+            handles[size].setdefault(event.rank, set()).add(str(event.data.comm))
+    found = {}
+    for size in sorted(handles):
+        held = handles[size]
+        # a rank with two of one size mixes calls that are not the same ranks'
+        if len(held) == size and all(len(known) == 1 for known in held.values()):
+            found[f"{size} ranks"] = books[size]
+    return found
 
 
 def _disagree(name: str, book: _Book) -> Disagreement | None:
@@ -480,6 +492,7 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
             owners[call].add(rank)
     if not owners:
         return None
+    # of equals the same one each time, whatever the order of the files
     usual = max(owners, key=lambda call: (len(owners[call]), call))
     first = {}
     for rank, rest in rests.items():
@@ -494,6 +507,7 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     held = [(call, most), *others]
     odd = _ranks_of_sides(others)
     lines = []
+    # the odd ones first, as only some lines are cited
     for call, side in reversed(held):
         lines.append([book.lines[rank, call] for rank in side if (rank, call) in book.lines])
     common = sum(shared.values())
@@ -786,9 +800,11 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
             for rank, count in launched.items():
                 if whole_number(rank) in data.behind:
                     least.append((count, op))
+        # -2, so that the number of the call is -1, which is unknown
         seq, op = min(least, default=(-2, ""))
         where = made.ranks if made else {}
         odd = sorted(where.get(rank, rank) for rank in data.behind)
+        # a torn size must not fill the memory
         most = sorted(
             {where.get(rank, rank) for rank in range(min(data.size or 0, 1 << 16))} - set(odd)
         )

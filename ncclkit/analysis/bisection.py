@@ -109,11 +109,14 @@ class _Search:
     def fails(self, *groups: Group) -> list[bool]:
         """Whether each of them fails; what is not known is asked for, all at once."""
         known = [self.known(group) for group in groups]
+        unknown = []
         for group, fails in zip(groups, known, strict=True):
-            if fails and (not self.among or len(group) < len(self.among)):
+            if fails is None:
+                unknown.append(group)
+            elif fails and (not self.among or len(group) < len(self.among)):
                 self.among = tuple(sorted(group))
-        if None in known:
-            raise _Ask(group for group, fails in zip(groups, known, strict=True) if fails is None)
+        if unknown:
+            raise _Ask(unknown)
         return [bool(fails) for fails in known]
 
     def known(self, group: Group) -> bool | None:
@@ -160,6 +163,7 @@ class _Search:
                 )
             start = smallest[0]
         ranks = self.smallest([frozenset({rank}) for rank in sorted(start)], frozenset())
+        # ranks of the same node first, so that an exchange changes nothing but the rank
         near = sorted(
             left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank)
         )
@@ -199,18 +203,21 @@ class _Search:
         if len(units) == 1:
             return units
         # the number of jobs that must be started grows with the logarithm of the ranks
-        halves = units[: len(units) // 2], units[len(units) // 2 :]
-        first, second = (included.union(*half) for half in halves)
-        one, two = self.fails(first, second)
-        if one or two:
-            return self.smallest(halves[0] if one else halves[1], included)
+        middle = len(units) // 2
+        left, right = units[:middle], units[middle:]
+        with_left, with_right = included.union(*left), included.union(*right)
+        left_fails, right_fails = self.fails(with_left, with_right)
+        if left_fails:
+            return self.smallest(left, included)
+        if right_fails:
+            return self.smallest(right, included)
         if not included and 2 < len(units) <= PAIRED:
             pairs = [list(pair) for pair in combinations(units, 2)]
-            fails = self.fails(*(frozenset().union(*pair) for pair in pairs))
+            fails = self.fails(*(one | other for one, other in pairs))
             if any(fails):
                 return self.smallest(pairs[fails.index(True)], included)
-        needed = self.smallest(halves[0], second)
-        return needed + self.smallest(halves[1], included.union(*needed))
+        needed = self.smallest(left, with_right)
+        return needed + self.smallest(right, included.union(*needed))
 
     def _blamed(self, units: list[Group], outside: list[Group]) -> Blamed:
         """Which of the units that only fail together is at fault.

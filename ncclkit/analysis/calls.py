@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import rank_of
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import Collective, NcclOp
+from ncclkit.core.kinds import Collective, FlightMismatch, NcclOp
 from ncclkit.core.model import Event
 
 SAME_SIZE = frozenset(
@@ -206,14 +206,16 @@ def only_point_to_point(waits: Iterable[Event]) -> bool:
     return bool(ops) and ops <= POINT_TO_POINT
 
 
-def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def sides(
+    mismatch: Event[FlightMismatch],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
 
     Without a majority nobody is right: dumps of the others may be missing.  A side that came there
     under a condition on the rank has left the common path.
     """
     most = mismatch.data.majority or {}
-    odd = list(mismatch.data.odd or ())
+    odd: list[Mapping[str, Any]] = list(mismatch.data.odd or ())
     tie = (
         bool(odd)
         and not mismatch.data.branch
@@ -282,6 +284,7 @@ def other_calls(mismatch: Event) -> bool:
         values = [side["value"] for side in (data.majority, *data.odd)]
     sizes = [size for value in values if (size := elements(value)) is not None]
     sites = ([] if mismatch.kind == "c10d.mismatch" else data.sites) or [""]
+    # a line of a library is not one of the program
     one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]
     return len(sizes) > 1 and not one_line and unlike_calls(op.upper(), sizes)
 

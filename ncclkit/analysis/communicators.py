@@ -191,15 +191,21 @@ def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]
     host is a group.
     """
     size = seats[0].event.data.nranks
-    held = [seat.event.data.rank for seat in seats]
-    if len(set(held)) == len(held):
+    if _holds_each_once(seats):
         return {name: ("", seats)}
     hosts: dict[str, list[_Seat]] = defaultdict(list)
     for seat in seats:
         hosts[seat.process[0]].append(seat)
-    if all(len({s.event.data.rank for s in own}) == len(own) == size for own in hosts.values()):
+    is_whole_each = all(len(own) == size and _holds_each_once(own) for own in hosts.values())
+    if is_whole_each:
         return {f"{name} on {host}": ("", own) for host, own in hosts.items()}
     return {f"{name} (several)": ("", seats)}
+
+
+def _holds_each_once(seats: list[_Seat]) -> bool:
+    """Whether no two of these processes claim the same rank."""
+    ranks = {seat.event.data.rank for seat in seats}
+    return len(ranks) == len(seats)
 
 
 def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Communicator:
@@ -315,6 +321,7 @@ def rings(events: Sequence[Event]) -> dict[int, list[int]]:
             whole[event.data.channel] = list(order)
         else:
             after[event.data.channel].update(zip(order, order[1:], strict=False))
+    # a ring that NCCL printed whole stands above pieces of it
     found = {channel: _longest_chain(follows) for channel, follows in after.items()} | whole
     return dict(sorted(found.items())) or _from_links(transports(events))
 
@@ -330,6 +337,7 @@ def _planned(events: Sequence[Event]) -> Iterator[Event]:
 
 def _longest_chain(follows: Mapping[int, int]) -> list[int]:
     """The longest way along these successors."""
+    # a closed ring has no start, so any of its ranks serves
     starts = sorted(follows.keys() - follows.values()) or sorted(follows)[:1]
     return max((_chain(follows, start) for start in starts), key=len, default=[])
 
@@ -358,12 +366,21 @@ def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
 
     Global ranks, or hosts where the rank is not known.
     """
-    found: dict[str, dict[str, dict[int | str, None]]] = defaultdict(lambda: defaultdict(dict))
+    # each reader once, in the order of the log
+    readers: dict[tuple[str, str], dict[int | str, None]] = defaultdict(dict)
     for event in events:
-        if event.kind == "nccl.env":
-            who = event.rank if event.rank is not None else event.host
-            found[str(event.data.name)][str(event.data.value)][who] = None
+        if event.kind != "nccl.env":
+            continue
+        reader: int | str = event.host
+        if event.rank is not None:
+            reader = event.rank
+        setting = str(event.data.name), str(event.data.value)
+        readers[setting][reader] = None
+    # by name alone, so that the values of one variable stay in the order of the log
+    by_name = sorted(readers, key=lambda setting: setting[0])
     collected: dict[str, dict[str, list[int | str]]] = {}
-    for name, by in sorted(found.items()):
-        collected[name] = {value: sorted(who, key=str) for value, who in by.items()}
+    for name, value in by_name:
+        values = collected.setdefault(name, {})
+        # as text, since ranks and hosts cannot be compared
+        values[value] = sorted(readers[name, value], key=str)
     return collected

@@ -20,12 +20,15 @@ def says_failure(text: str) -> bool:
     if (
         REWARD.search(text)
         or EARLIER.search(text)
+        # the memory of a browser is no matter of the job
         or ("oom-killer" in text and DESKTOP.search(text))
     ):
         return False
+    # before settings are taken away, and these names with them
     if ERROR_NAMES.search(text):
         return True
     rest = without_settings(text)
+    # before the level is asked: after such a word nobody goes on, whatever level the line has
     if GRAVE.search(rest) and not BENIGN.search(text):
         return not KERNEL.match(text)
     if LEVEL.search(text) or BENIGN.search(text) or KERNEL.match(text):
@@ -55,6 +58,7 @@ def says_death(text: str) -> bool:
     """Whether a line says that a process ended badly, or that a test failed."""
     if REWARD.search(text) or EARLIER.search(text):
         return False
+    # a checkpoint may be called killed.pt
     return DEATH.search(without_names(text)) is not None
 
 

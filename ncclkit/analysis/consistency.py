@@ -462,11 +462,13 @@ def _joined(unread: Iterable[MissingFact]) -> Iterator[MissingFact]:
     """Hosts with the same reason together; what only few could not read first."""
     same: dict[tuple[str, str, bool], list[str]] = {}
     for each in unread:
-        same.setdefault((each.title, each.why, each.nowhere), []).extend(each.hosts)
-    for (title, why, nowhere), names in sorted(
-        same.items(), key=lambda item: (len(item[1]), item[0])
-    ):
-        yield MissingFact(title, why, tuple(sorted(set(names), key=natural)), nowhere)
+        reason = each.title, each.why, each.nowhere
+        same.setdefault(reason, []).extend(each.hosts)
+    ordered = sorted(same, key=lambda reason: (len(same[reason]), reason))
+    for reason in ordered:
+        title, why, nowhere = reason
+        hosts = sorted(set(same[reason]), key=natural)
+        yield MissingFact(title, why, tuple(hosts), nowhere)
 
 
 def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:

@@ -229,10 +229,17 @@ def interface_networks(value: Any, host: Host) -> Reach:
     """The networks of NCCL's interface and of the others, without link-local ones."""
     found: dict[str, frozenset[str]] = {}
     for row in host["net.interfaces"].value:
-        for address in row["addresses"] if row["state"] == "up" else ():
-            network = ipaddress.ip_interface(address.partition("%")[0]).network
-            if not (network.is_loopback or network.is_link_local):
-                found[str(network)] = found.get(str(network), frozenset()) | {row["name"]}
+        if row["state"] != "up":
+            continue
+        for address in row["addresses"]:
+            # IPv6 writes the interface behind a percent sign
+            plain = address.partition("%")[0]
+            network = ipaddress.ip_interface(plain).network
+            # every host has these, so they join no two
+            if network.is_loopback or network.is_link_local:
+                continue
+            others = found.get(str(network), frozenset())
+            found[str(network)] = others | {row["name"]}
     return str(value), found
 
 

@@ -204,12 +204,13 @@ def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     """
     seen = stacks(case)
     starved = {event.rank for event in starving(case)}
+    # of no rank at all `all` would be true
     return all(
         [rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False]
     )
 
 
-def _loads(stack: Event) -> bool:
+def _loads(stack: Event[Stack]) -> bool:
     for frame in stack.data.frames:
         if frame.get("func") in WORKERS and "torch/utils/data" in str(frame.get("file")):
             return True

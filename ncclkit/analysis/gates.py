@@ -179,6 +179,7 @@ def _differs(
         if _key(problem) not in usual:
             found.append(problem.summary)
     asked = sum(other.ready is None for other in among)
+    # where most did not answer, that is no matter of one node
     if one.ready is None and asked <= len(among) / 2:
         found += one.unknown or [one.summary]
     speeds = []

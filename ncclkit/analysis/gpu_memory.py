@@ -73,6 +73,7 @@ def _without_own(listed: list[str], torch: float | None, text: str) -> list[str]
     if len(possible) != 1:
         return []
     others = list(listed)
+    # one of them only, as two processes may hold as much
     others.remove(possible[0])
     return others
 

@@ -90,6 +90,7 @@ class History:
         notable = [one for one in self.changes if one.matters]
         return max(
             notable,
+            # rounded, so that of nearly equal losses that of the largest message stands
             key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes),
             default=None,
         )
@@ -161,9 +162,11 @@ def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = N
     first, last = tests[labels[0]], tests[labels[-1]]
     both = [key for key in last if key in first]
     changes = tuple(_change(first[key], last[key]) for key in sorted(both))
+    # without the bytes: another size is still a point of the same curve
     wanted = {key[:2] + key[3:] for key in last}
     curves = {}
     for label, rows in tests.items():
+        # by its label, as a figure names curves by their runs
         curves[label] = tuple(
             replace(m, run=label) for key, m in rows.items() if key[:2] + key[3:] in wanted
         )
@@ -205,6 +208,7 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
     shared = sorted(hosts[0] & hosts[1], key=natural)
     chosen = [shared[:1] or sorted(names, key=natural)[:1] for names in hosts]
     facts = []
+    # names of their own, as one host at two times would be compared with itself
     for name, case, mine in zip(("0", "1"), (before, after), chosen, strict=True):
         for fact in case.facts:
             if fact.host in mine:
@@ -280,6 +284,7 @@ def baseline_file() -> Path:
     if given:
         return Path(given).expanduser()
     home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    # the cluster's name comes from the environment, and becomes that of a file
     return home / "ncclkit" / f"baseline-{re.sub(r'[^A-Za-z0-9_.-]+', '_', cluster())}.json"
 
 
@@ -356,8 +361,12 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
         how = " and ".join(counted)
         comparison = f"{how} of {sizes}, most {max(notable, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
-    curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {
-        (*one[:2], *one[3:]) for one in after}]  # fmt: skip
+    # without the bytes: another size is still a point of the same curve
+    wanted = {(*key[:2], *key[3:]) for key in after}
+    curve = []
+    for key, m in before.items():
+        if m.op == first.op and (*key[:2], *key[3:]) in wanted:
+            curve.append(m)
     return f"Against the {label}: {comparison}.", tuple(replace(m, run=label) for m in curve)
 
 
@@ -383,6 +392,7 @@ def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) 
             name = case.path.name
         else:
             name = f"case {number}"
+        # two folders of one name are told apart by their paths
         alike = (
             name in cases
             or sum(one.path is not None and one.path.name == name for one in opened) > 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +65,7 @@ def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
 
 def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
     for row in fact.value if isinstance(fact.value, list) else ():
+        # loopback and tunnels say "unknown"
         if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
             texts = row.get("addresses")
             found = []
@@ -71,6 +73,7 @@ def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
                 found = [_network(text) for text in texts]
             reachable = []
             for one in found:
+                # every link has such an address, so it joins no two hosts
                 if one is not None and not one.is_link_local:
                     reachable.append(one)
             yield (
@@ -97,12 +100,13 @@ def holders(case: Case, address: str) -> list[tuple[str, str]]:
 @once
 def all_holders(case: Case) -> dict[str, list[tuple[str, str]]]:
     """Address → (host, interface) of all that have it."""
-    found: dict[str, dict[tuple[str, str], None]] = {}
+    found: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for host, rows in sorted(subnets(case).items()):
-        for name, held in rows.items():
-            for one in held:
-                found.setdefault(str(one.ip), {})[host, name] = None
-    return {address: list(places) for address, places in found.items()}
+        for name, networks in rows.items():
+            addresses = dict.fromkeys(str(one.ip) for one in networks)
+            for address in addresses:
+                found[address].append((host, name))
+    return dict(found)
 
 
 def interfaces_used(event: Event) -> list[tuple[str, str]]:
@@ -114,6 +118,7 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
     known = []
     for name, address in rows:
         if name and address:
+            # NCCL writes <0> behind an address, and the scope of IPv6 behind %
             known.append((str(name), re.sub(r"<.*|%.*", "", plain_address(address))))
     used_interfaces = []
     for name, address in known:
@@ -142,6 +147,7 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
             places = shared.setdefault(one.network, {})  # type: ignore[arg-type]
             places.setdefault(host, (name, str(one.ip)))
     best = max(shared.values(), key=len, default={})
+    # a network that leaves out a host does not join the job
     if len(best) > 1 and len(best) == len(known):
         return best
     return {}

@@ -72,6 +72,7 @@ class MachineLinks:
     """Why the links are not known."""
 
     def __hash__(self) -> int:
+        # mappings cannot be hashed, and equal machines are written alike
         return hash(repr(self))
 
     def link_between(self, one: int, two: int) -> str:
@@ -320,6 +321,7 @@ def _nic_of(port: Mapping[str, Any], only: int | None) -> Nic:
     node = _count(port.get("numa"))
     if node is None:
         node = only
+    # a port that says no state is not known to be down
     works = state in ("ACTIVE", "")
     return Nic(str(port.get("device", "?")), node, about, works)
 

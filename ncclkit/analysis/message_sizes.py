@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ncclkit.analysis.alignment import DTYPES
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightDump, NcclCalls, NcclOp
 from ncclkit.core.model import Event, NcclkitError
 
 Calls = Mapping[tuple[str, int], int]
@@ -74,11 +75,14 @@ def _name(op: str) -> str:
     return OPS.get(letters, "")
 
 
-def _inspected(event: Event) -> Iterable[tuple[str, int, int]]:
-    return [(str(event.data.op), int(event.data.bytes), event.count)]
+def _inspected(event: Event[NcclCalls]) -> Iterable[tuple[str, int, int]]:
+    data = event.data
+    if data.bytes is None:
+        return []
+    return [(str(data.op), data.bytes, event.count)]
 
 
-def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
+def _logged(event: Event[NcclOp]) -> Iterable[tuple[str, int, int]]:
     """A COLL line: its count is that of one rank's part for two collectives."""
     data = event.data
     if data.dtype is None or data.count is None:
@@ -96,7 +100,7 @@ def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     return [(str(data.op), int(data.count) * item * parts, event.count)]
 
 
-def _recorded(event: Event) -> Iterable[tuple[str, int, int]]:
+def _recorded(event: Event[FlightDump]) -> Iterable[tuple[str, int, int]]:
     groups = event.data.groups
     for group in groups.values() if isinstance(groups, Mapping) else ():
         for row in group.get("sizes") or ():
@@ -114,14 +118,16 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     cost: defaultdict[tuple[str, int], float] = defaultdict(float)
     for (op, size), count in calls.items():
+        # an empty call is a call, too, and 0 has no logarithm
         power = int(math.log2(max(size, 1)))
-        time_us = CALL_US + size / BYTES_PER_US
-        bins[op, power][size] += count
-        cost[op, power] += count * time_us
+        place = op, power
+        bins[place][size] += count
+        cost[place] += count * (CALL_US + size / BYTES_PER_US)
+    costliest = sorted(cost, key=lambda place: cost[place], reverse=True)
     found: defaultdict[str, list[int]] = defaultdict(list)
-    costliest = sorted(cost, key=lambda key: cost[key], reverse=True)
-    for op, power in costliest[:most]:
-        most_frequent, _ = bins[op, power].most_common(1)[0]
+    for place in costliest[:most]:
+        op, _ = place
+        most_frequent, _ = bins[place].most_common(1)[0]
         found[op].append(most_frequent)
     return {op: sorted(sizes) for op, sizes in found.items()}
 
@@ -135,13 +141,16 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
+        # a file of another kind may claim any length
         header = json.loads(file.read(min(length, LARGEST_HEADER)))
     try:
         spans = []
+        # `__metadata__` is no tensor
         for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__"):
             spans.append((int(a), int(b)))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its header has another form: {type(error).__name__}: {error}") from None
+    # 8 bytes hold the length of the header
     return spans, 8 + length
 
 

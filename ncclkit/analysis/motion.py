@@ -21,7 +21,7 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightLate
+from ncclkit.core.kinds import FlightDump, FlightLate
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -61,6 +61,7 @@ def motion(events: Iterable[Event]) -> Motion | None:
     seen = rank_positions(known)
     if not seen:
         return None
+    # the firmest first: counts that rose, calls with a time, stacks
     return _launched(known) or _called(known, seen) or _moved(seen)
 
 
@@ -141,10 +142,11 @@ def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
         shots = seen[rank].lines[0].data.snapshots
     if shots:
         return float(shots[0]["t"])
+    # without a first look nothing is later than it
     return float("inf")
 
 
-def _rates(dump: Event) -> Iterable[float]:
+def _rates(dump: Event[FlightDump]) -> Iterable[float]:
     """Calls a second of each group, over those that the dump dates."""
     for group in dump.data.groups.values():
         times = group["times"]

@@ -69,6 +69,7 @@ def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
     for event in case.of(NcclIbDevices):
         if event.host and event.data.devices:
             rows.append(event)
+    # from the back, so that the first line of each host stands
     return {event.host: (list(map(str, event.data.devices)), event) for event in reversed(rows)}
 
 
@@ -92,6 +93,7 @@ def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
         if event.host and event.data.devices:
             rows.append(event)
     row_of_host = {}
+    # from the back, so that the first line of each host stands
     for event in reversed(rows):
         row_of_host[event.host] = ([str(d).partition(":")[0] for d in event.data.devices], event)
     return row_of_host
@@ -131,6 +133,7 @@ def shared_names(case: Case) -> list[Event]:
     pids: dict[tuple[str, int | None], str] = {}
     for event in case.of(NcclBootstrap):
         address = str(event.data.address or "")
+        # of a process with several interfaces only the first address counts
         if event.host and address and pids.setdefault((event.host, event.pid), address) == address:
             seen[event.host, str(event.data.interface)].setdefault(address, event)
     many = []
@@ -138,6 +141,7 @@ def shared_names(case: Case) -> list[Event]:
         if len({e.pid for e in by_address.values()}) > 1:
             many.append(list(by_address.values()))
     for lines in many:
+        # one machine may have an address of either kind
         if not any(":" in str(e.data.address) for e in lines):
             return lines
     return []

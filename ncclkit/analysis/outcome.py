@@ -144,6 +144,7 @@ def _back_in_shell(lines: list[Event]) -> list[Event]:
     """A prompt in the last line of a pasted text: the command came back."""
     last = max(lines, key=_place, default=None)
     first = min(lines, key=_place, default=None)
+    # a text of one line shows no command that came back
     if last is None or last is first:
         return []
     if PROMPT.match(last.text):
@@ -331,6 +332,7 @@ def _speakers(case: Case) -> set[int | None]:
     if first is not None:
         after_first = []
         for line in spoken:
+            # in another file nothing says whether it came before
             if line.path != first.path or line.line >= first.line:
                 after_first.append(line)
         spoken = after_first
@@ -358,6 +360,7 @@ def _whole_table(case: Case) -> Event | None:
     if any(event.data.wrong for event in tables):
         return None
     for table in tables:
+        # a table that broke off has no average
         if table.data.average is not None:
             return table
     lines = sorted((*unread_lines(case, "quiet"), *unread_lines(case)), key=_place)
@@ -380,6 +383,7 @@ def _largest_row(lines: list[Event]) -> Event | None:
     rows = [(TEST_ROW.search(line.text), line) for line in lines]
     whole = []
     for row, line in rows:
+        # a test measures the largest size last
         if row and int(row["size"]) >= max(sizes):
             whole.append(line)
     if whole:
@@ -411,6 +415,7 @@ def _shows_work(row: Mapping[str, Any]) -> bool:
         return True
     if TEST_ROW.search(text):
         return WRONG_VALUES.search(text) is None
+    # any program counts something once; a job at work does so again and again
     return row.get("times", 1) > 1 and COUNTED.search(text) is not None
 
 

@@ -118,6 +118,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
                 # torch reads second and fraction one after the other: 09.01 behind 09.93 means
                 # 10.01
                 now = max(now, event.time)
+            # the place comes last, so that equal events keep their order
             keyed.append((now, path, event.line, len(keyed)))
     return [placed[place] for *_, place in sorted(keyed)]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
 from typing import Any
@@ -136,6 +135,7 @@ class RankStates:
     @property
     def dead(self) -> dict[int, Event]:
         """rank → why it is gone, whatever the reason."""
+        # the last one stands: a rank's own error says more than how its process ended
         return self.broken | self.killed | self.raised
 
     @property
@@ -186,6 +186,7 @@ def rank_states(case: Case) -> RankStates:
         if e.time is not None:
             times.append(e.time)
     stopped = min(times, default=None)
+    # what ranks raise once the launcher ends them follows from that
     raised = _first_by_rank(
         [e for e in case.of(PythonException) if is_own(e) and not _after(e, stopped)]
     )
@@ -200,6 +201,7 @@ def rank_states(case: Case) -> RankStates:
     )
     ended = {}
     for rank, event in _ended(case, members):
+        # whoever waits or raised something has not ended well, whatever its last line says
         if rank not in raised and rank not in waiting:
             ended[rank] = event
     return RankStates(
@@ -233,6 +235,7 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
         known.append((rank, e.time, e.data.ran_ms if isinstance(e.data, C10dTimeout) else None))
     late = set()
     for rank, time, ran in known:
+        # a timeout says how long it ran, and by that when it began
         if time is not None and ran and time - ran / 1000 > first_end:
             late.add(rank)
     event_of_rank = {}
@@ -329,13 +332,17 @@ def exits(case: Case) -> list[Exit]:
     return found
 
 
-def _tasks(end: Event) -> list[int]:
+def _tasks(end: Event[SlurmEvent]) -> list[int]:
     """``0-3,7`` → 0, 1, 2, 3, 7."""
-    runs = []
+    ranks: list[int] = []
     for part in str(end.data.task).split(","):
-        runs.append(re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()))
-    ranks = (rank for run in runs if run for rank in range(int(run[1]), int(run[2] or run[1]) + 1))
-    return list(islice(ranks, MOST))
+        run = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        if run:
+            first, last = int(run[1]), int(run[2] or run[1])
+            # a log can name any number: no more than MOST are ever made
+            room = MOST - len(ranks)
+            ranks += range(first, last + 1)[:room]
+    return ranks
 
 
 @once
@@ -385,6 +392,7 @@ def stopped(case: Case) -> dict[int, Event]:
             rows.append(event)
     event_of_rank = {}
     for event in rows:
+        # the last two looks, as a process may be stopped for a moment
         if not event.data.states[-2:].strip("Tt") and event.rank is not None:
             event_of_rank[event.rank] = event
     return event_of_rank
@@ -423,6 +431,7 @@ def signal_of(event: Event) -> int:
     """The signal that ended a process; 0 where it was none."""
     if not isinstance(event.data, (ElasticExit, ElasticRoot, SlurmEvent)):
         return 0
+    # torchrun writes -9 for a rank that signal 9 ended
     code = event.data.exitcode or 0
     return int(event.data.signal or (-code if code < 0 else 0))
 
@@ -442,6 +451,7 @@ def spans_hosts(case: Case) -> bool:
     disabled = any(
         e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of(NcclEnv)
     )
+    # with shared memory switched off ranks of one host use the network as well
     return len(hosts) > 1 or (
         not disabled and any(e.data.via == "NET" for e in case.of(NcclChannel))
     )
@@ -491,11 +501,14 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
     And timed out, if it is of one of these kinds.
     """
     waits = list(rank_states(case).waiting.values())
-    last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
-    begun = [e for e in case.of(JobPhase) if e.line < last_wait.get(e.path, 0)]
     numbers = [sequence_of(wait) for wait in waits]
-    early = any(number is not None and number <= EARLY for number in numbers)
-    if early and begun and begun[-1].data.what in kinds:
+    if not any(number is not None and number <= EARLY for number in numbers):
+        return None
+    last_wait: dict[str, int] = {}
+    for wait in waits:
+        last_wait[wait.path] = max(wait.line, last_wait.get(wait.path, wait.line))
+    begun = [e for e in case.of(JobPhase) if e.line < last_wait.get(e.path, 0)]
+    if begun and begun[-1].data.what in kinds:
         return begun[-1]
     return None
 
@@ -511,6 +524,7 @@ def idle_service(case: Case) -> Event | None:
     calls = set()
     for wait in waits:
         calls.add((wait.data.op or "").upper() if isinstance(wait.data, Collective) else "")
+    # rank 0 of a server hands each request to the others
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
     if idle and handed and 0 not in rank_states(case).waiting:
         return idle[-1]
@@ -527,9 +541,11 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 def _world(case: Case) -> int | None:
     sizes = []
     for event in case.of(NcclInit):
+        # a communicator that was split off is smaller than the job
         if not event.data.parent:
             sizes.append(event.data.nranks)
     sizes += [e.data.ranks for e in case.of(WorkerPhase, phase="plan")]
+    # the store's first barrier is that of all ranks
     first = [e for e in case.of(StoreClients) if str(e.data.key).endswith("barrier_key:1")]
     sizes += [e.data.expected for e in first]
     known = []
@@ -557,31 +573,36 @@ def _given_up(wait: Event | None, error: Event) -> bool:
 
 
 def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
-    ends = [end for end in exits(case) if end.event.kind == "elastic.exit"]
+    by_torchrun = [end for end in exits(case) if end.event.kind == "elastic.exit"]
     dead: dict[int, Event] = {}
-    for end in ends:
+    for end in by_torchrun:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
-    for gone in case.of(AttachRank) if case.of(FlightMissing) else ():
-        if gone.data.gone and gone.data.exitcode != 0 and gone.rank is not None:
-            dead.setdefault(gone.rank, gone)
+    if case.of(FlightMissing):
+        for gone in case.of(AttachRank):
+            if gone.data.gone and gone.data.exitcode != 0 and gone.rank is not None:
+                dead.setdefault(gone.rank, gone)
+    if by_torchrun or raised:
+        return dead
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
-    if tasks and tasks[0].signal == SIGKILL and not ends and not raised:
+    if tasks and tasks[0].signal == SIGKILL:
         dead[-1] = tasks[0].event  # a task of Slurm may be a launcher of many ranks
     return dead
 
 
 def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
-    errors = []
+    errors: list[Event] = []
     for event in case.of(PythonException):
-        if not event.data.victim and not is_own(event) and not _after(event, stopped):
-            errors.append(event)
-    errors = [e for e in errors if not _left_well(e)]
-    errors = [e for e in errors if not LAST_WORDS.search(str(e.data.message))]
-    return _first_by_rank([*case.of("cuda.oom", "cuda.error"), *errors, *crashes(case)])
+        if event.data.victim or is_own(event) or _after(event, stopped):
+            continue
+        if _left_well(event) or LAST_WORDS.search(str(event.data.message)):
+            continue
+        errors.append(event)
+    by_cuda = case.of("cuda.oom", "cuda.error")
+    return _first_by_rank([*by_cuda, *errors, *crashes(case)])
 
 
-def _left_well(event: Event) -> bool:
+def _left_well(event: Event[PythonException]) -> bool:
     """True where a rank's own ``sys.exit(0)`` was printed as an exception."""
     return (
         event.rank is not None
@@ -598,8 +619,12 @@ def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
         if event.rank is not None and EXITED.search(str(event.data.message)):
             done.append(event)
     done += [e for e in case.of(PythonException) if _left_well(e)]
-    first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
+    done += [end.event for end in exits(case) if end.code == 0]
+    first = _first_by_rank(done)
+    yield from first.items()
     runs = case.of(RunEnd, reason="done")
-    return chain(
-        first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first)
-    )
+    if runs:
+        # a run that our launcher saw end well speaks for the ranks that left no line
+        for rank in members:
+            if rank not in first:
+                yield rank, runs[-1]

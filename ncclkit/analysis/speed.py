@@ -73,7 +73,7 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
     return MeasuredSpeed(judgement, tuple(disturbing(_of_run(case.of(TelemetryOthers), run))))
 
 
-def disturbing(events: Iterable[Event]) -> list[Event]:
+def disturbing(events: Iterable[Event[TelemetryOthers]]) -> list[Event]:
     """Events of hosts whose GPUs or cores others used."""
     disturbances = []
     for event in events:
@@ -82,17 +82,20 @@ def disturbing(events: Iterable[Event]) -> list[Event]:
     return disturbances
 
 
-def crowded(event: Event) -> bool:
+def crowded(event: Event[TelemetryOthers]) -> bool:
     """Whether others left a host's ranks too few cores.
 
     Less than half of the cores that they need.
     """
-    used, cores = event.data.cores_used, event.data.cores
-    needed = min(event.data.ranks, cores)
-    return used is not None and needed > 0 and used >= cores - NEEDED * needed
+    used, cores, ranks = event.data.cores_used, event.data.cores, event.data.ranks
+    if used is None or cores is None or ranks is None:
+        return False
+    # more ranks than cores can never run at once
+    needed = min(ranks, cores)
+    return needed > 0 and used >= cores - NEEDED * needed
 
 
-def busy_cores(events: Iterable[Event]) -> str:
+def busy_cores(events: Iterable[Event[TelemetryOthers]]) -> str:
     """``this host was busy during the test: …``; empty where none was.
 
     Others used 1.7 of its 2 cores (load 13.6).
@@ -103,7 +106,7 @@ def busy_cores(events: Iterable[Event]) -> str:
     return ""
 
 
-def others_in_words(events: Sequence[Event]) -> str:
+def others_in_words(events: Sequence[Event[TelemetryOthers]]) -> str:
     """What others used during a test, in sentences that begin with a blank.
 
     Empty where nothing is known.
@@ -111,6 +114,7 @@ def others_in_words(events: Sequence[Event]) -> str:
     said = []
     for event in events:
         where = ""
+        # a host that is alone needs no name
         if event.host and len(events) > 1:
             where = f" on {event.host}"
         if crowded(event):
@@ -125,14 +129,15 @@ def others_in_words(events: Sequence[Event]) -> str:
     return "".join(said)
 
 
-def _cores(event: Event) -> str:
+def _cores(event: Event[TelemetryOthers]) -> str:
     load = ""
     if event.data.load:
         load = f" (load {event.data.load:g})"
-    return f"used {event.data.cores_used:.1f} of its {plural(event.data.cores, 'core')}{load}"
+    cores = plural(event.data.cores or 0, "core")
+    return f"used {event.data.cores_used:.1f} of its {cores}{load}"
 
 
-def _holders(event: Event) -> str:
+def _holders(event: Event[TelemetryOthers]) -> str:
     holders = event.data.holders
     lines = []
     for row in holders[:3]:
@@ -147,4 +152,5 @@ def _succeeded(case: Case, run: str) -> bool:
 
 
 def _of_run(events: Iterable[Event], run: str) -> list[Event]:
+    # the path of an event may be relative
     return [event for event in events if f"/{run}/" in f"/{event.path}"]

@@ -97,7 +97,7 @@ class GroupResult:
         return bool(self.problem or self.slow or self.wrong)
 
 
-def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
+def hosts_of(phases: Sequence[Event[WorkerPhase]]) -> dict[int, str]:
     """rank → host, by its own name or by the scheduler's."""
     hellos = []
     for event in phases:
@@ -111,6 +111,7 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
     for event in hellos:
         if event.rank is not None and event.data.node:
             given[event.rank] = str(event.data.node)
+    # several nodes of Slurm may lie on one machine, and have one name
     if len({*given.values()}) > len({*own.values()}):
         return given
     return own
@@ -142,7 +143,7 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
     return {host: tuple(mine) for host, mine in made.items()}
 
 
-def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
+def started(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, ...]]:
     """Groups whose stage began."""
     texts = set()
     for event in phases:
@@ -271,6 +272,7 @@ class StagedTest:
             met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(
                 rank in pair for pair in self.silent
             )
+            # a bad link makes one pair bad, a bad rank most of its pairs
             if count < max(2, met / 2):
                 break
             found.append(rank)
@@ -297,6 +299,7 @@ class StagedTest:
         every = frozenset(range(self.ranks))
         works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
         for pair in self.pairs:
+            # a slow pair got through all the same
             if not pair.wrong:
                 works.add(frozenset((pair.a, pair.b)))
         odd = []
@@ -560,6 +563,7 @@ def _link(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int,
         return HOST
     matrix = case.fact("gpu.topology") or {}
     cell = str(matrix.get(f"GPU{gpus.get(a)}", {}).get(f"GPU{gpus.get(b)}", ""))
+    # facts may come from a file that anybody has written
     if re.fullmatch(r"[A-Z]{3,4}|NV\d+", cell):
         return cell
     return "an unknown way"

@@ -211,7 +211,7 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     )
 
 
-def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
+def _of_both(hook: Event[StepRank] | None = None, trace: Event[StepRank] | None = None) -> Event:
     """One event of a rank.
 
     Of GPUs a trace has the times, as only it sees them; the hook has what the script did.
@@ -244,7 +244,7 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
     return replace(hook, data=structs.replace(hook.data, gpus=True, steps=steps))
 
 
-def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:
+def _waits(rows: Sequence[Event[StepRank]]) -> tuple[dict[int, list[float]], dict[int, float]]:
     """Rank → seconds that it waits in each step, and share of all collectives to which it comes
     last.
 
@@ -252,19 +252,13 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
     """
     waits: dict[int, list[float]] = {event.rank or 0: [] for event in rows}
     counts: dict[int, int] = defaultdict(int)
+    ranks = [event.rank or 0 for event in rows]
     shift = _offsets(rows)
     steps = list(zip(*(event.data.steps for event in rows), strict=False))
-    for step in steps if len(rows) > 1 else ():
-        alike = len({len(row["points"]) for row in step}) == 1
-        spent = dict.fromkeys(waits, 0.0)
-        for points in zip(*(row["points"] for row in step), strict=True) if alike else ():
-            begun = [
-                point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)
-            ]
-            # a collective ends on all ranks at once, so whoever comes last lets the others wait
-            last = max(begun)
-            for event, since, point in zip(rows, begun, points, strict=True):
-                spent[event.rank or 0] += min(last - since, point[2])
+    if len(rows) < 2:
+        return waits, dict.fromkeys(waits, 0.0)
+    for step in steps:
+        spent = _spent_waiting(ranks, step, shift)
         for rank, one in spent.items():
             waits[rank].append(one)
         # who waits least is who the others wait for
@@ -274,7 +268,25 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
     return waits, {rank: counts[rank] / max(1, len(steps)) for rank in waits}
 
 
-def _offsets(rows: Sequence[Event]) -> dict[int, float]:
+def _spent_waiting(
+    ranks: Sequence[int], step: Sequence[Mapping[str, Any]], shift: Mapping[int, float]
+) -> dict[int, float]:
+    """Rank → seconds that it waits in the collectives of one step of all ranks."""
+    spent = dict.fromkeys(ranks, 0.0)
+    calls_of_ranks = [row["points"] for row in step]
+    if len(set(map(len, calls_of_ranks))) != 1:
+        return spent  # which of its calls is which of another rank's is not known
+    for points in zip(*calls_of_ranks, strict=True):
+        begun = [point[0] - shift[rank] for rank, point in zip(ranks, points, strict=True)]
+        # a collective ends on all ranks at once, so whoever comes last lets the others wait
+        last = max(begun)
+        for rank, since, point in zip(ranks, begun, points, strict=True):
+            # no longer than its own call took, as clocks are aligned by a median only
+            spent[rank] += min(last - since, point[2])
+    return spent
+
+
+def _offsets(rows: Sequence[Event[StepRank]]) -> dict[int, float]:
     """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at
     once.
     """
@@ -294,7 +306,7 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
     return found
 
 
-def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
+def _rank(event: Event[StepRank], waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
     steps = event.data.steps
     parts = {}
     for part in PARTS:
@@ -313,11 +325,12 @@ def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> Ra
     )
 
 
-def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, ...]:
+def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> tuple[Brake, ...]:
     """What takes at least `LEAST` of a step besides computation, the longest first."""
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
     sites = _sites(rows)
     own, sent = _own(rows)
+    # small collectives that a script calls itself are logging
     found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
     found += [
         _checkpoint(ranks),
@@ -350,7 +363,7 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
 BrakeLine = tuple[str, float, str, tuple[str, ...]]
 
 
-def _own(rows: Sequence[Event]) -> tuple[float, int]:
+def _own(rows: Sequence[Event[StepRank]]) -> tuple[float, int]:
     """Seconds of a step in collectives that the script itself calls, and their bytes."""
     steps = []
     for event in rows:
@@ -358,7 +371,7 @@ def _own(rows: Sequence[Event]) -> tuple[float, int]:
     return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
 
 
-def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
+def _sites(rows: Sequence[Event[StepRank]]) -> dict[str, list[Sequence[Any]]]:
     """Part → lines of the script, the one that takes longest first."""
     found: dict[str, list[Sequence[Any]]] = defaultdict(list)
     sites = []
@@ -376,13 +389,16 @@ def _at(sites: Sequence[Sequence[Any]]) -> str:
 
 
 def _data(
-    ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]
+    ranks: Sequence[RankSteps],
+    rows: Sequence[Event[StepRank]],
+    sites: Mapping[str, list[Sequence[Any]]],
 ) -> BrakeLine:
     worst = max(ranks, key=lambda one: one.parts["data"])
     others = []
     for one in ranks:
         if one is not worst:
             others.append(one.parts["data"])
+    # twice as long as any other, or a rank would be named by chance
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
     who = "The ranks wait"
     for_whom = ""
@@ -405,9 +421,12 @@ def _data(
     return "data", worst.parts["data"], words, more if workers is not None else ()
 
 
-def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) -> BrakeLine:
+def _buckets(
+    ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], logging: float
+) -> BrakeLine:
     seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
     sizes = rows[0].data.buckets
+    # one more, as DDP's first bucket is small
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1
     if len(sizes) > 2 * enough and median(sizes) < SMALL_BUCKET:
         words = (
@@ -492,6 +511,7 @@ def _excess(ranks: Sequence[RankSteps]) -> str:
 def _parts(one: RankSteps) -> str:
     lines = []
     for part, seconds in one.parts.items():
+        # less would read as 0.0 ms
         if seconds >= 5e-5:
             lines.append(f"{NAMES[part]} {_time(seconds)}")
     return ", ".join(lines)

@@ -88,6 +88,7 @@ class _Mark:
         for name, value in numbers.items():
             if isinstance(value, int) and value < UNSIGNED:
                 known = getattr(self, name)
+                # -1 means none yet
                 setattr(self, name, max(value, 0) if known is None else max(value, known))
 
     def wait(self, seq: int, op: str) -> None:
@@ -111,6 +112,7 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     for event, name, desc in grouped(events):
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             held = marks[event.rank]
+            # a line without a group is of the only one that its rank is known in
             mark = held[name or (next(iter(held)) if len(held) == 1 else "")]
             mark.desc = mark.desc or desc
             _work(mark, event)
@@ -188,6 +190,7 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
     The last one has a name only if there is one kind.
     """
     lines = [event for event in events if event.kind == "nccl.op"]
+    # the index takes a walk over all events
     index = Index(events if lines else ())
     ops = defaultdict(set)
     for event in lines:
@@ -305,6 +308,7 @@ def timelines(case: Case) -> list[RankTimeline]:
     for row in case.inputs:
         left.update(row.get("ranks") or ())
     progress = progress_of(case.events)
+    # from the back, so that the first end of each rank stands
     last = {end.rank: end for end in reversed(exits(case))}
     states = rank_states(case)
     runs = [str(event.data.reason) for event in case.of(RunEnd)]
@@ -334,6 +338,7 @@ def _kept(events: list[Event]) -> tuple[Event, ...]:
     if len(events) <= KEPT:
         return tuple(events)
     places = [place for place, event in enumerate(events) if abnormal(event)][:KEPT]
+    # a quarter from the start, the others from the end: what a rank did last says most
     rest = iter([*range(KEPT // 4), *range(len(events) - 1, KEPT // 4, -1)])
     chosen = set(places)
     while len(chosen) < KEPT:
@@ -367,6 +372,7 @@ def exit_status(
         if place := _place(events):
             return f"is in {place}"
         return ""
+    # an init that raised is waited in no more
     if raised and waits.startswith("the init"):
         waits, raised = "", f"{raised} in {waits}"
     if waits:

@@ -211,6 +211,7 @@ def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
         if other.path == line.path and other.line > line.line:
             later.append(other)
     same_job = []
+    # rows of a job's steps begin with its number, too
     for other in later:
         if other.text.startswith(row["job"]):
             same_job.append(other.text)
@@ -226,6 +227,7 @@ def _spoken_lines(case: Case) -> list[Event]:
     pasted = _pasted_files(case)
     spoken = _plain_lines(case)
     for event in case.events:
+        # several lines are no sentence of a person's
         if event.path in pasted and "\n" not in event.text and not abnormal(event):
             spoken.append(event)
     return spoken
@@ -319,6 +321,7 @@ def _is_error(event: Event) -> bool:
         return False
     if is_source(event.text) and not event.kind.startswith("kernel."):
         return False
+    # the memory of a browser is no matter of the job
     if event.kind == "kernel.oom" and DESKTOP.search(event.data.name or ""):
         return False
     if event.kind == "log.error":
@@ -333,9 +336,15 @@ def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
     other one.  A rank that torch let write its last log lines is gone: only a launcher that started
     all of them again can have succeeded.
     """
-    if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
+    if line.kind not in FATAL:
         return True
-    if UNCAUGHT.match(line.text):
-        started = any(is_later(proof, restart) and is_later(restart, line) for restart in again)
-        return speaks_for_all(proof) and (STEP in proof.text or (GROUP in proof.text and started))
-    return None in (proof.rank, line.rank)
+    if line.rank is not None and proof.rank == line.rank:
+        return True
+    if not UNCAUGHT.match(line.text):
+        return None in (proof.rank, line.rank)
+    if not speaks_for_all(proof):
+        return False
+    if STEP in proof.text:
+        return True
+    started = any(is_later(proof, restart) and is_later(restart, line) for restart in again)
+    return GROUP in proof.text and started

@@ -26,7 +26,7 @@ from ncclkit.analysis.frames import (
 )
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import Stack
+from ncclkit.core.kinds import AttachRank, Stack
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
@@ -208,7 +208,7 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
 
-def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
+def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -> RankPosition:
     if stack is not None:
         data = stack.data
     else:
@@ -447,13 +447,14 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
     """Share of the time between the first snapshot and the last in which the main thread ran, or
     waited for a core.
     """
-    known = []
-    for shot in shots:
-        if shot.get("main") is not None:
-            known.append((shot["t"], shot["main"]))
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
+    known = [shot for shot in shots if shot.get("main") is not None]
+    if not known:
         return 0.0
-    return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
+    first, last = known[0], known[-1]
+    seconds = last["t"] - first["t"]
+    if seconds <= 0:
+        return 0.0
+    return float((last["main"] - first["main"]) / seconds)
 
 
 # ---------------------------------------------------------------- who keeps whom waiting
@@ -835,8 +836,15 @@ def step_range(found: Iterable[RankPosition]) -> str:
     for position in found:
         for name, number in position.steps.items():
             values.setdefault(name, set()).add(number)
-    each = ((name, min(held), max(held)) for name, held in values.items())
-    return ", ".join(f"{name} {low}" + f" to {high}" * (low < high) for name, low, high in each)
+    ranges = []
+    for name, held in values.items():
+        low = min(held)
+        high = max(held)
+        if low < high:
+            ranges.append(f"{name} {low} to {high}")
+        else:
+            ranges.append(f"{name} {low}")
+    return ", ".join(ranges)
 
 
 def position_bars(events: Iterable[Event]) -> list[str]:

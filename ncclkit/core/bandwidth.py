@@ -134,6 +134,7 @@ def expect(
     `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its
     GPUs.  Raises NcclkitError for an unknown op or backend.
     """
+    # what needs no bound comes first: without a link there is no fact of one to ask for
     if not factor(op, ranks) or ranks == 1:
         return _no_bound(
             "With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data."
@@ -145,8 +146,10 @@ def expect(
     for fact in read:
         if fact.value is not None:
             known[fact.name] = fact.value
+    # ranks of the fullest host: rounded up, as the last host may have fewer
     here = -(-ranks // hosts)
     gpus = known.get("gpu.count")
+    # two ranks on one card take turns of milliseconds, so how fast the links are does not show
     if (
         backend == "nccl"
         and simulate_hosts > 1
@@ -164,6 +167,8 @@ def expect(
         return _bound_with_model(_bound_of_gpus(known, ranks), known, ranks)
     busy = ""
     for fact in read:
+        # the loopback speed that the agent measured while others used the cores is too low to be a
+        # bound
         if fact.name == STREAM and fact.why.startswith(NO_REFERENCE):
             busy = fact.why
             break
@@ -175,6 +180,7 @@ def expect(
 def _bound_with_model(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
     """The bound with the model of the GPUs that it is for."""
     models = {str(known.get(f"gpu.{gpu}.model", "")) for gpu in chosen_gpus(known, ranks)}
+    # NVLink SHARP adds in the switch, by which a call may exceed what the links of one GPU carry
     nvls = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
     return replace(bound, gpu=models.pop() if len(models) == 1 else "", nvls=nvls)
 
@@ -231,6 +237,7 @@ def _bound_of_nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expe
         return _no_bound(
             f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown."
         )
+    # a GPU that lost a link still counts as joined, and the ring is as slow as that one
     fewest = min(found.links.values())
     speed = found.speed
     behind = []
@@ -280,7 +287,9 @@ def _bound_of_network(
     for port in known.get("net.rdma", []):
         if port.get("state") == "ACTIVE" and port.get("rate"):
             ports.append(port)
+    # NCCL sums over all active ports; sockets go over the one interface that it chose
     if ports and backend == "nccl" and str(known.get("env.NCCL_IB_DISABLE", "0")) == "0":
+        # rates of RDMA ports are in Gbit/s, and those of interfaces below in Mbit/s
         total = sum(port["rate"] for port in ports) / 8
         words = f"{len(ports)} active RDMA ports send {total:.1f} GB/s together"
     else:
@@ -330,6 +339,7 @@ def _bound_of_loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expecta
             " be read."
         )
     cost = known.get("net.loopback.cost") or 2 / stream
+    # who sends decides who pays: a root that sends to all, or all that send at once
     senders = {"gather": 1, "scatter": 1, "broadcast": ranks - 1, "reduce": ranks - 1}.get(
         op, ranks
     )
@@ -367,6 +377,7 @@ def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float,
     Twice its speed where nobody says.
     """
     said = known.get("net.loopback.interval")
+    # facts may come from somebody else's file, so their form is looked at before they are divided
     if not (isinstance(said, (list, tuple)) and len(said) == 2):
         return stream, stream
     slowest, fastest = said
@@ -443,7 +454,9 @@ def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Ref
 
     nvls: the switch may add up; where it may not, systems that used it are no comparison.
     """
+    # the driver writes "NVIDIA H100 80GB HBM3" and "NVIDIA A100-PCIE-40GB"
     words = set(re.split(r"[\s-]+", model.upper().replace("PCIE", "PCIe")))
+    # a PCIe card and an NVL pair have other links than the SXM module of the same name
     variants = words & {"PCIe", "NVL"}
     refs = []
     for ref in REFERENCES:
@@ -468,6 +481,7 @@ class Judgement:
     @property
     def ratio(self) -> float:
         """Measured / bound."""
+        # a run whose busbw is 0 must be judged as slow, not end in a division
         return (self.best.busbw or 0.0) / (self.bound.value or 1.0)
 
     @property
@@ -494,6 +508,7 @@ class Judgement:
         Nearly what is usual, and what others reached.
         """
         floor = min((ref.busbw for ref in self.references), default=0.0)
+        # where even the slowest system of this kind reaches more than is usual, so should this one
         return LOW * max(self.usual, floor / (self.bound.value or 1.0))
 
     @property
@@ -518,6 +533,8 @@ class Judgement:
 
         Half of what is usual, or less.
         """
+        # scaled, as what is usual differs: half of 40 % over loopback is not half of 80 % over
+        # NVLink
         return self.low and self.ratio < HALF * self.usual / USUAL_SHARE
 
     @property
@@ -622,12 +639,14 @@ def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) 
     None where nothing was measured, or no bound is known.
     """
     rows: Sequence[Measurement] = [m for m in measurements if m.busbw]
+    # a bound of 0 (a link that is down) cannot be divided by, and says what is wrong elsewhere
     if not rows or bound is None or not bound.value:
         return None
     # a smaller message may be the fastest where others use the link: it must not hide how slow the
     # large ones are
     large = [m for m in rows if m.bytes >= large_size(bound)]
     best = max(large or rows, key=lambda m: m.busbw or 0.0)
+    # all references are of all_reduce on one host
     alike = best.op == "all_reduce" and best.hosts == 1 and bound.gpu
     known = []
     if alike:
@@ -673,6 +692,7 @@ def marginal(rows: Sequence[Measurement]) -> float | None:
     """
     if len(rows) < 2 or not rows[-1].busbw or rows[-1].time_us <= rows[-2].time_us:
         return None
+    # differences, not ratios: launch and latency cost both messages the same
     algbw = (rows[-1].bytes - rows[-2].bytes) / (rows[-1].time_us - rows[-2].time_us) / 1e3
     return algbw * rows[-1].busbw / rows[-1].algbw
 
@@ -685,5 +705,10 @@ def judgements(
     `bounds` are by collective.
     """
     ops = dict.fromkeys(m.op for m in measurements)
-    judged = (judge_curve((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
-    return [one for one in judged if one is not None]
+    judged = []
+    for op in ops:
+        rows = [m for m in measurements if m.op == op]
+        judgement = judge_curve(rows, bounds.get(op))
+        if judgement is not None:
+            judged.append(judgement)
+    return judged

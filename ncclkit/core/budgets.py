@@ -43,6 +43,7 @@ def timeout(
     """
     # twice the phase is too short for one that varies threefold, and wastes GPU hours for a steady
     # one
+    # added one by one and returned by name, so that the user sees which part to shorten
     parts = {"longest phase": longest_phase_s, "its spread": spread * longest_phase_s}
     parts |= {"slowest collective": slowest_collective_s, "network retries": retry_s}
     value = math.ceil(sum(parts.values()))
@@ -72,6 +73,7 @@ def workers(cores: int, ranks: int) -> Budget:
 
     (workers + 1) x ranks <= cores of one host.
     """
+    # the rank's own process needs a core, too, or its workers starve it
     value = max(0, cores // ranks - 1)
     noun = "workers"
     if value == 1:
@@ -210,6 +212,7 @@ def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: 
     34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their
     gradient in fp32.
     """
+    # 17 values of `item` bytes are the 34 bytes of the paper at two bytes each
     body = 17 * item * layers * sequence * hidden
     logits = sequence * vocabulary * (item + 4)
     words = (
@@ -313,6 +316,7 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     steps: workers per rank → between what and what half of the steps lay, in milliseconds.  Raises
     ValueError where nothing was measured.
     """
+    # the sum of both quartiles is twice their middle
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
     alike = alike_steps(steps)
     value = alike[0]
@@ -333,6 +337,7 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
 def alike_steps(steps: Mapping[int, tuple[float, float]]) -> list[int]:
     """The counts of workers whose steps cannot be told from the fastest ones, these included."""
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
+    # intervals that overlap cannot be told apart, so the fewest workers among them cost least
     return [workers for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
 
 

@@ -164,6 +164,7 @@ class Case:
         return case
 
     def _load(self, folder: Path) -> None:
+        # the schema is looked at before any record, whose fields may have other names in it
         about = storage.read_json(folder / "case.json", {}, _About)
         known = about.get("schema", SCHEMA)
         if known != SCHEMA:
@@ -205,6 +206,7 @@ class Case:
             Measurement: self.measurements,
             Finding: self.findings,
         }
+        # by JSON, as records hold lists and mappings, which cannot be hashed
         seen = {to_json(record) for store in stores.values() for record in store}
         for record in records:
             key = to_json(record)
@@ -291,6 +293,7 @@ class Case:
 
         Empty where nobody can.
         """
+        # the folder's own rights decide: whoever may write there may replace any file in it
         if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
             return ""
         who = "The group"
@@ -307,6 +310,7 @@ class Case:
 
         And how old the newest of them is.
         """
+        # runs that only read facts judged no job
         runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
         if not runs:
             return ""
@@ -321,11 +325,12 @@ class Case:
 
         And the facts of its hosts, in memory.
         """
+        inside = f"{folder}/"
         scope = Case()
         scope.facts = self.facts
-        scope.events = [event for event in self.events if event.path.startswith(f"{folder}/")]
+        scope.events = [event for event in self.events if event.path.startswith(inside)]
         scope.measurements = [row for row in self.measurements if row.run == folder.name]
-        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(f"{folder}/")]
+        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(inside)]
         return scope
 
     def new_run(self, name: str) -> Path:
@@ -343,10 +348,12 @@ class Case:
             raise NcclkitError(
                 "This case has no folder; open one with Case.open(path) before running anything."
             )
+        # a name may come from a user's word and becomes a path
         slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
         place = self.path / kind
         try:
             place.mkdir(exist_ok=True)
+            # two programs that count at once would take the same number
             with storage.locked(self.path):
                 last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
                 folder = place / f"{last + 1}-{slug}"
@@ -386,6 +393,8 @@ class Case:
             runs[path] = RUN.search(path)
         places = [(event, runs[event.path]) for event in self.events]
         marks = ("run.end", "worker.phase", "connect.host")
+        # logs of others may lie in a folder that is called runs/, too: only what our own runs
+        # leave counts
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
         # each of several case folders has a last run of its own
         last: dict[tuple[str, bool], int] = {}
@@ -409,11 +418,14 @@ class Case:
         scope = Case()
         scope.facts = self.facts
         scope.measurements = self.measurements
+        # what is of no run of ours (logs of the user) has no later run that could replace it
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         kept_events = []
         for e in events:
             if not e.kind.startswith("experiment.") or tried(e):
                 kept_events.append(e)
+        # in this order: lines of an attempt that failed are looked for only below jobs that ended
+        # well
         attempt = _last_attempt(kept_events)
         ended = _jobs_that_ended(attempt, self.inputs)
         ended |= _attempts_that_failed(_events_below(attempt, ended))
@@ -448,6 +460,8 @@ class Case:
                 storage.write(
                     self.path / "inputs.json", json.dumps(whole.inputs, indent=1, default=str)
                 )
+                # events last: they are the largest, and a disk that fills up keeps the smaller
+                # files whole
                 storage.write_records(self.path / "events.jsonl", whole.events)
         except OSError as error:
             raise NcclkitError(
@@ -467,6 +481,7 @@ class Case:
         for key, value in self.about.items():
             if value != known["about"].get(key):
                 changed[key] = value
+        # theirs was asked by another program meanwhile, so the list is joined and not replaced
         theirs.about |= changed | {
             "asked": _merged_records(
                 known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", [])
@@ -531,6 +546,7 @@ def _with_fields(
         if kind in kinds or kind.startswith(families):
             known.append(KINDS[kind])
     able = tuple(one for one in known if fields.keys() <= set(one.__struct_fields__))
+    # a misspelt field would find nothing, and a cause would call that clear
     if not able:
         raise TypeError(f"{' and '.join(kinds)}: no such kind has {' and '.join(fields)}")
     values = attrgetter(*fields)
@@ -568,6 +584,7 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     for event in phases:
         if event.time is not None and event.data.attempt == last:
             begun.append(event.time)
+    # without an attempt nothing is cut, as every time is later than this
     first = min(begun, default=-math.inf)
     last_events = []
     for event in events:
@@ -635,9 +652,11 @@ def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
     is_shown = _shown_below(row)
     ended: int | None = None
     job = _Communicators()
+    # one line may hold several events, and a job ends behind all of them
     for line, group in groupby(held, key=lambda event: event.line):
         on_this_line = list(group)
         job.add(on_this_line)
+        # an end is only one where something follows; else it is the end of the log
         if any(event.kind == "job.done" for event in on_this_line) and (
             last_sign > line or is_shown(line)
         ):
@@ -667,6 +686,7 @@ class _Communicators:
             if isinstance(event.data, NcclDestroy) and event.data.how == "destroy":
                 self._end((event.pid, event.data.comm))
 
+    # a communicator whose destroy stands above its init (logs of several ranks, mixed) is not open
     def _begin(self, communicator: tuple[int | None, str]) -> None:
         if communicator not in self._made:
             self._made.add(communicator)
@@ -715,6 +735,7 @@ def _last_attempt_that_failed(held: list[Event]) -> int | None:
             started.append(event)
     lines = [event.line for event in started]
     last_place = {event.pid: place for place, event in enumerate(started)}
+    # backwards, so that the first place of a host is written last
     first_place = {event.host: place for place, event in reversed(list(enumerate(started)))}
     newest_host = max(first_place.values(), default=0)
     # of the processes begun until then
@@ -723,8 +744,11 @@ def _last_attempt_that_failed(held: list[Event]) -> int | None:
     for event in held:
         if event.kind in GIVEN_UP:
             given_up_lines.append(event.line)
+    # the last attempt is the one to be judged, so the search begins below
     for end in reversed(given_up_lines):
         below = bisect_right(lines, end)
+        # all hosts stand below as well, and no process of above goes on there: they were all
+        # started anew
         if newest_host < below < len(started) and reach[below - 1] < below:
             return end
     return None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncclkit.core.kinds import ConnectHost, ConnectPair
 from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import percent
 
@@ -217,6 +218,7 @@ def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
     names = {}
+    # names come first, as a path knows its resolver's error only by its source's host
     for e in known:
         if e.kind == "connect.host":
             names[_text_or_empty(e.data.name)] = e.data.names
@@ -227,7 +229,7 @@ def links(events: Iterable[Event]) -> list[NetworkPath]:
     return pair_links
 
 
-def host(event: Event) -> HostNetwork:
+def host(event: Event[ConnectHost]) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
     rows = [row for row in _list_or_empty(data.interfaces) if isinstance(row, dict)]
@@ -243,12 +245,13 @@ def host(event: Event) -> HostNetwork:
     return HostNetwork(event, own=_only_texts(data.own), interfaces=held, **plain)
 
 
-def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
+def link(event: Event[ConnectPair], names: Mapping[Any, Any] | None = None) -> NetworkPath:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
     data = event.data
     given = fields_of(event)
     texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl")
     numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
+    # None is no text, and these values go into sentences and commands
     plain: dict[str, Any] = {key: _text_or_empty(given[key]) for key in texts}
     plain |= {key: _address_or_empty(given[key]) for key in ("address", "nccl_address", "over")}
     plain |= {key: _number_or_none(given[key]) for key in numbers}
@@ -260,6 +263,7 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     reasons = {}
     if isinstance(why, dict):
         reasons = {_text_or_empty(key): _text_or_empty(value) for key, value in why.items()}
+    # a port of 1.5 or a word is not a port, and the table is still printed
     port = int(_number_or_none(data.port) or 0)
     reached = tuple(filter(None, map(_address_or_empty, _list_or_empty(data.reached))))
     return NetworkPath(
@@ -303,6 +307,7 @@ def _only_texts(value: Any) -> tuple[str, ...]:
     return tuple(item for item in _list_or_empty(value) if isinstance(item, str))
 
 
+# True is an int in Python, and JSON of others may hold it
 def _number_or_none(value: Any) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value

@@ -21,6 +21,7 @@ def _changing_method(method: Method) -> Method:
 
     @wraps(method)
     def changed(events: EventList, *given: Any, **named: Any) -> Any:
+        # before the call, which may raise halfway
         events._by_kind = events._by_rank = None
         return method(events, *given, **named)
 

@@ -71,6 +71,7 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
     Its paths are relative to the folder, so that a case may be moved.
     """
     fields = {one.name: getattr(record, one.name) for one in dataclasses.fields(record)}
+    # the folder is where it lies, also after it was moved; the kind stands under `experiment`
     del fields["folder"], fields["kind"]
     for name in ("before", "after"):
         run = fields[name]
@@ -78,6 +79,7 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
             fields[name] = asdict(run) | {"folder": _relative_path(run.folder, record.folder)}
         else:
             fields[name] = None
+    # through JSON and back, as secrets are looked for in plain values
     kept = json.loads(json.dumps({"experiment": record.kind} | fields, default=str))
     storage.write(record.folder / NAME, json.dumps(redact.clean(kept), indent=1))
     return record
@@ -127,6 +129,7 @@ def _relative_path(folder: Path, base: Path) -> str:
 def _read_record(path: Path) -> ExperimentRecord:
     value, base = storage.read_json(path, {}), path.parent.resolve()
     try:
+        # an outcome that this version does not know is no answer
         known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}
         known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
         return msgspec.convert(

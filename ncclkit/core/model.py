@@ -103,6 +103,7 @@ class Event(Generic[DataT]):
     def __post_init__(self) -> None:
         if not isinstance(self.data, Fields):
             given: Any = self.data
+            # the record is frozen, also for itself
             object.__setattr__(self, "data", typed_fields(self.kind, given))
 
     def __str__(self) -> str:
@@ -333,6 +334,7 @@ def to_json(record: Any) -> str:
     NaN, which JSON does not know, becomes null; a byte that is no UTF-8 (a lone surrogate) stands
     as its code.
     """
+    # nearly no record has such a byte, so the slow way is taken only where the quick one fails
     try:
         return ENCODER.encode(record).decode()
     except UnicodeEncodeError:

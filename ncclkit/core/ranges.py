@@ -58,6 +58,7 @@ class NumberRange:
             if WHOLE.fullmatch(text):
                 return int(text)
             return None
+        # by its form first, as float() also takes nan, inf and 1_000
         if DECIMAL.fullmatch(text):
             value = float(text)
         else:

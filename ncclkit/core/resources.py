@@ -35,6 +35,7 @@ def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
     for name, value in job.items():
         if (
             name not in UNITS
+            # True is an int in Python
             or isinstance(value, bool)
             or not isinstance(value or 0, (int, float))
             or (value or 0) < 0
@@ -47,6 +48,7 @@ def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
     for name, value in job.items():
         if value:
             facts.append(Fact(f"job.{name}", value, UNITS[name], "what you said of the job"))
+    # all of them: a number that is not given again is not known any more
     case.facts = [fact for fact in case.facts if not fact.name.startswith("job.")]
     return case.replace_facts(facts).save()
 
@@ -129,6 +131,7 @@ def grant(event: Event[ResourcesTried]) -> Grant:
             texts[key] = data[key]
     numbers = {}
     for key in ("need", "got"):
+        # `type`, as True is an int in Python
         if type(data[key]) in (int, float):
             numbers[key] = data[key]
     return Grant(**{"what": ""} | texts | numbers)

@@ -88,6 +88,8 @@ SHAPES: tuple[tuple[str, Any], ...] = (
 """Names of facts that verdicts rest on, as patterns, and what their values look like."""
 
 
+# each of thousands of facts would be tried against all patterns, and names repeat from host to
+# host
 @cache
 def _shape_of_fact(name: str) -> Any:
     return next((shape for pattern, shape in SHAPES if re.fullmatch(pattern, name)), None)
@@ -95,6 +97,7 @@ def _shape_of_fact(name: str) -> Any:
 
 def validated(fact: Fact) -> Fact:
     """The fact, without its value where that has not the documented shape."""
+    # a name or a reason of another type is made text first, as everybody joins and prints them
     words = {name: getattr(fact, name) for name in ("name", "unit", "source", "host", "why")}
     if not all(isinstance(word, str) for word in words.values()):
         fact = from_dict(Fact, asdict(fact) | {name: str(word) for name, word in words.items()})

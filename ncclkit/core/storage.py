@@ -55,6 +55,8 @@ def write(path: Path, text: str | bytes) -> None:
     A byte of a file name that is no UTF-8 (a lone surrogate) is written as its code, which JSON
     reads back.
     """
+    # in the same folder, as a rename is atomic only within a file system; a name that nobody
+    # guesses
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     # less what the user's umask takes away
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -62,9 +64,11 @@ def write(path: Path, text: str | bytes) -> None:
         with os.fdopen(handle, "wb") as out:
             out.write(text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text)
             out.flush()
+            # before the rename: after a crash some file systems keep the new name with no content
             os.fsync(out.fileno())
         os.replace(name, path)
     except BaseException:
+        # also at Ctrl-C, or each interrupted save leaves a hidden file
         name.unlink(missing_ok=True)
         raise
 
@@ -74,13 +78,16 @@ def content(path: Path) -> bytes:
 
     NcclkitError for a pipe, a device, or what would take gigabytes of memory.
     """
+    # without O_NONBLOCK opening a pipe waits for a writer that never comes
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        # asked of what is open, not of the path, under which another file may stand by now
         about = os.fstat(file.fileno())
         wrong = "is not a regular file"
         if stat.S_ISREG(about.st_mode):
             wrong = ""
         data = b""
         if not wrong:
+            # one byte more than allowed, by which a file that is too large is told
             data = file.read(LARGEST + 1)
     if len(data) > LARGEST or data.count(b"{") + data.count(b"[") > CONTAINERS:
         wrong = (
@@ -103,6 +110,7 @@ def parse_json(data: bytes) -> Any:
     # a document without that many brackets cannot be nested deeper: the walk is saved
     if data.count(b"{") + data.count(b"[") <= NESTED:
         return value
+    # level by level and not by recursion, which a deep document would end with an error
     level = [value]
     for _ in range(NESTED):
         inner: list[Any] = []
@@ -153,6 +161,8 @@ def _decoded_lines(path: Path, decode: Callable[[bytes], T], name: str) -> Itera
         return
     for number, line in enumerate(content(path).splitlines(), 1):
         try:
+            # msgspec recurses, too, so a line that may be nested is looked at by our own count
+            # first
             if line.count(b"{") + line.count(b"[") > NESTED:
                 parse_json(line)
             yield decode(line)
@@ -239,6 +249,7 @@ def locked(folder: Path) -> Iterator[None]:
     (Lustre without ``-o flock``, some FUSE) gets a second file instead, which only one process can
     make, and which counts for `STALE` seconds.
     """
+    # monotonic: a clock that is set while we wait would end the wait or make it endless
     end = time.monotonic() + WAIT
     with open(_lock_file(folder / LOCK), "rb") as file:
         held = folder / f"{LOCK}.held"

@@ -22,6 +22,7 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     line in any file. Versions are None where no line has them, and joined by `` / `` where ranks
     differ.
     """
+    # the largest that is named anywhere: communicators of a part of the ranks are smaller
     size = _size_of_job(events)
     named_ranks = set()
     for row in inputs:
@@ -69,6 +70,7 @@ def _size_of_job(events: Sequence[Event]) -> int | None:
     sizes = []
     for event in events:
         if event.kind == "nccl.init":
+            # it all
             sizes.append(event.data.nranks)
     for event in events:
         if event.kind == "worker.phase":
@@ -81,6 +83,7 @@ def _size_of_job(events: Sequence[Event]) -> int | None:
             sizes += [event.data.size]
     known = []
     for size in sizes:
+        # a torn line may hold any number, and lists of that many ranks fill the memory
         if isinstance(size, int) and 0 < size < 1 << 20:
             known.append(size)
     return max(known, default=None)
@@ -100,6 +103,8 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
             named.add(event.rank)
     for row in inputs:
         named.update(row.get("ranks") or ())
+    # above `MOST` only what is named: a rank number from a torn line must not stand for all below
+    # it
     size = max([min(_size_of_job(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
     return sorted(named | set(range(size)))
 
@@ -114,9 +119,11 @@ def _hosts_of_events(events: Sequence[Event]) -> list[str]:
     for event in events:
         if event.host:
             said.append((event.host, event.kind.startswith("telemetry.")))
+    # where nobody but telemetry names a host, its word is better than none
     names = sorted({host for host, watched in said if not watched} or {host for host, _ in said})
     whole = set()
     for name in names:
+        # cut and whole names would count one machine twice
         if "." in name:
             whole.add(name.partition(".")[0])
     return [name for name in names if name not in whole]
@@ -124,6 +131,9 @@ def _hosts_of_events(events: Sequence[Event]) -> list[str]:
 
 def _joined_values(*sources: Sequence[str | None]) -> str | None:
     """The first source that knows something; different values side by side."""
-    told = ([str(value) for value in values if value] for values in sources)
-    known = next((values for values in told if values), [])
-    return " / ".join(dict.fromkeys(known)) or None
+    # sources come in the order in which they are trusted
+    for values in sources:
+        known = [str(value) for value in values if value]
+        if known:
+            return " / ".join(dict.fromkeys(known))
+    return None

@@ -105,12 +105,14 @@ def op(name: str) -> str:
 
     ``collective`` where there is no name.
     """
+    # the profiler and the Flight Recorder write the backend before the name, as in nccl:all_reduce
     plain = name.rpartition(":")[2].lower()
     return OPS.get(plain, plain) or "collective"
 
 
 def group(name: str, desc: str) -> str:
     """A process group as people know it: its description, else its name."""
+    # what c10d calls a group that was given no description
     if desc and desc != "undefined":
         return desc
     if name:
@@ -129,6 +131,7 @@ def collective(name: str, seq: int | None, group_name: str, desc: str) -> str:
     return call
 
 
+# at most 19 digits: of thousands `int` raises an error that nobody expects
 _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(iB|B)?|B)?", re.IGNORECASE)
 
 
@@ -139,6 +142,7 @@ def parse_size(value: Any, what: str = "The size") -> int:
 
     Raises NcclkitError, about `what`, for anything else.
     """
+    # True is an int in Python
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     match = None
@@ -152,6 +156,7 @@ def parse_size(value: Any, what: str = "The size") -> int:
     power = 0
     if letter:
         power = "KMGT".index(letter.upper()) + 1
+    # KB, MB are powers of ten by SI; nccl-tests and NCCL take a bare K or M as 1024
     factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
     if "." in number:
         return round(float(number) * factor)
@@ -168,6 +173,7 @@ def split_words(text: str, what: str, comments: bool = False) -> list[str]:
     try:
         return shlex.split(text, comments=comments)
     except (ValueError, AttributeError) as error:
+        # shlex asks its argument for a method, so a value that is no text is an AttributeError
         raise NcclkitError(
             f"{what} {text!r} cannot be split into words ({error}); close its quotes."
         ) from error
@@ -274,6 +280,7 @@ def quantity(value: Any, unit: str) -> Any:
     """
     if unit and isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
         return f"{', '.join(str(item) for item in value)} {unit}"
+    # True is an int in Python, and means yes here
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
     scale = {"bytes": 1.0, "B": 1.0, "KiB": 2.0**10, "kB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -316,6 +323,7 @@ def fold_hosts(names: Iterable[str]) -> list[Piece]:
             pieces.append((name, 1))
     for (head, tail), numbers in families.items():
         pieces += [(head + text + tail, count) for text, count in _bracketed_numbers(numbers)]
+    # by number, as node10 before node9 makes a list that nobody can check
     return sorted(pieces, key=lambda piece: natural(piece[0]))
 
 
@@ -332,6 +340,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def _bracketed_numbers(numbers: list[str]) -> Iterator[Piece]:
     """``7``, ``[1-3,7]``: the numbers of one family, in as many pieces as it takes."""
+    # node007 and node7 are two hosts, so numbers with zeros are joined only with those as long
     padded = any(number.startswith("0") and len(number) > 1 for number in numbers)
     numbers = sorted(numbers, key=lambda number: (len(number), number))
     for _, same in groupby(numbers, key=len if padded else bool):

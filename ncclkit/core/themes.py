@@ -35,6 +35,8 @@ def theme(name: str) -> str:
     starts = {}
     for title, firsts in THEMES.items():
         for first in firsts:
+            # from the most special to the most general, so `host.container` is no fact of the
+            # software
             starts[first] = title
     parts = name.split(".")
     return next(
@@ -72,6 +74,7 @@ def brief(value: Any, unit: str = "") -> str:
                 names.append(item)
         given_names = []
         for name in names:
+            # 0 is a name, such as that of a GPU
             if name != "":
                 given_names.append(str(name))
         return some(dict.fromkeys(given_names)) or "none"
@@ -98,6 +101,7 @@ def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in facts:
         if fact.value is not None:
+            # by value as well: eight equal GPUs take one row, and the odd one its own
             alike[NUMBER.sub(".N", fact.name), _line_of_fact(fact)].append(fact)
     rows = []
     for (name, value), group in alike.items():

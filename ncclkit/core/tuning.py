@@ -133,8 +133,11 @@ class Comparison:
         By Student's t of the trimmed mean of paired rounds.
         """
         # too few rounds have no interval that excludes anything
+        # in logarithms, as twice as fast and half as fast weigh the same there
         if len(self.default_us) < LEAST_ROUNDS:
             return -math.inf, 1.0
+        # Bonferroni: each of n comparisons may err in ERROR / n, so all together err in ERROR at
+        # most
         low, high = _interval_of_mean(self._ratios, ERROR / self.comparisons)
         return 1 - math.exp(high), 1 - math.exp(low)
 
@@ -159,11 +162,14 @@ class Comparison:
 
         Of times, as gains end at 100 %.
         """
+        # twice the spread in logarithms, as three groups show less than there is
         return math.exp(SPREAD_FACTOR * math.log1p(self.spread))
 
     @property
     def _matters(self) -> bool:
         """Whether the difference is one that a job could notice, real or not."""
+        # a share alone would count nanoseconds of small messages, and a time alone noise of large
+        # ones
         return (
             abs(self.gain) > WORTH
             and abs(self.gain) * statistics.median(self.default_us) > WORTH_US
@@ -200,9 +206,15 @@ def _interval_of_mean(values: Sequence[float], error: float) -> tuple[float, flo
     ordered = sorted(values)
     cut = int(len(values) * TRIMMED)
     kept = ordered[cut : len(ordered) - cut]
+    # as Tukey and McLaughlin say: what is cut for the mean counts with the last kept value here
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    standard_error = statistics.stdev(winsorized) / (1 - 2 * TRIMMED) / math.sqrt(len(values))
-    width = float(stdtrit(len(kept) - 1, 1 - error / 2)) * standard_error
+    deviation = statistics.stdev(winsorized)
+    # the share of rounds that the trimmed mean rests on
+    share = 1 - 2 * TRIMMED
+    standard_error = deviation / share / math.sqrt(len(values))
+    # a round that is trimmed gives no degree of freedom
+    freedom = len(kept) - 1
+    width = float(stdtrit(freedom, 1 - error / 2)) * standard_error
     middle = statistics.fmean(kept)
     return middle - width, middle + width
 
@@ -239,6 +251,7 @@ class Advantage:
         said = []
         for name, words in BESIDE.items():
             rows = [one for one in self.beside if one.beside == name]
+            # losing comes first: one size that loses in a job weighs more than others that gain
             if any(one.worse for one in rows):
                 said.append(f"loses {percent(-min(one.gain for one in rows), 1)} {words}")
             elif any(one.better for one in rows):
@@ -314,6 +327,7 @@ class Sweep:
         best: dict[tuple[str, int], Comparison] = {}
         for one in self.comparisons:
             known = best.get((one.op, one.bytes))
+            # only what is better enters, so a size where nothing is parts two ranges
             if one.better and (known is None or one.gain > known.gain):
                 best[one.op, one.bytes] = one
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
@@ -326,12 +340,23 @@ class Sweep:
         return advantages
 
     def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
+        """What rows of one setting say whose sizes lie beside each other."""
         first = rows[0]
         last = rows[-1]
-        name = str(rows[0].setting)
-        beside = [one for one in self.beside if one.op == first.op and str(one.setting) == name]
-        mine = tuple(one for one in beside if first.bytes <= one.bytes <= last.bytes)
-        return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
+        name = str(first.setting)
+        beside = []
+        for one in self.beside:
+            is_same = one.op == first.op and str(one.setting) == name
+            if is_same and first.bytes <= one.bytes <= last.bytes:
+                beside.append(one)
+        return Advantage(
+            first.op,
+            first.bytes,
+            last.bytes,
+            first.setting,
+            tuple(rows),
+            tuple(beside),
+        )
 
     def saved(self, setting: Setting) -> float | None:
         """Share of the time of the job's calls that a setting saves.
@@ -340,9 +365,12 @@ class Sweep:
 
         A size of the job counts as the measured one that is nearest to it.
         """
+        # the rounds that decided come second, so they replace those that chose: these favour
+        # winners
         rows = {(one.op, one.bytes): one for one in self.seen if one.setting == setting}
         rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
         before = after = 0.0
+        # a job's sizes are rarely those that were measured
         for op, size, count in self.calls:
             near = min(
                 (key for key in rows if key[0] == op),
@@ -372,6 +400,7 @@ class Sweep:
                 gains.update(one.setting.env)
             if one.worse or one.wrong:
                 costs.update(one.setting.env)
+        # what gains anywhere is the user's to weigh, and is left standing with both numbers
         return tuple(name for name in self.cleared if name in costs - gains)
 
     @property
@@ -383,6 +412,7 @@ class Sweep:
         found = self.advantages
         if not found:
             return None
+        # what loses under computation comes last, however much it gains alone
         return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
 
     @property
@@ -396,6 +426,8 @@ class Sweep:
             " chance."
         )
         costly = self._costly
+        # a gain first, then what costs; that nothing could be compared before that nothing is
+        # better
         return str(
             self.best or (self.effect_of(costly[0]) if costly else self._not_compared or nothing)
         )
@@ -417,12 +449,17 @@ class Sweep:
     @property
     def _costly(self) -> list[Setting]:
         """What the environment sets and only costs, the worst first."""
-        rows = [
-            one for one in self.comparisons if not one.setting.env.keys().isdisjoint(self.harmful)
-        ]
-        named = {str(one.setting): one.setting for one in sorted(rows, key=lambda one: -one.gain)}
-        worst = {name: min(one.gain for one in rows if str(one.setting) == name) for name in named}
-        return sorted(named.values(), key=lambda setting: worst[str(setting)])
+        harmful = self.harmful
+        worst: dict[str, Comparison] = {}
+        for one in self.comparisons:
+            if one.setting.env.keys().isdisjoint(harmful):
+                continue
+            name = str(one.setting)
+            known = worst.get(name)
+            if known is None or one.gain < known.gain:
+                worst[name] = one
+        ordered = sorted(worst.values(), key=lambda one: one.gain)
+        return [one.setting for one in ordered]
 
     @property
     def summary(self) -> str:
@@ -554,6 +591,7 @@ def equal_to_default(one: Setting, plain: Mapping[str, str], hosts: int) -> str:
     names = list(one.env)
     if all(plain.get(name) == one.env[name] for name in names):
         return "what the default is here"
+    # without P2P and shared memory ranks of one host do talk through the network
     forced = any(plain.get(name) == "1" for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
     if hosts == 1 and not forced and all(NETWORK_ONLY.fullmatch(name) for name in names):
         return "about the network, through which no message of one host goes"
@@ -589,6 +627,7 @@ def setting(words: str) -> Setting:
     gone: list[str] = []
     parts: list[str] = []
     for word in words.split(","):
+        # a comma parts settings, and also the items of a variable's list
         if "=" not in word and parts and TAKES_LIST.match(parts[-1]):
             parts[-1] += f",{word}"
         else:
@@ -656,10 +695,12 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     settings that no measured size suffers from are written as variables; the file of NCCL's tuner
     plugin and the options of a process group carry the others.
     """
+    # what loses beside computation loses in a job, so no file carries it
     rows = [row for row in sweep.advantages if not row.lost]
     groups = [row for row in rows if row.setting.config]
     env = _harmless_variables(sweep)
     gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
+    # --export without ALL would take the rest of the environment away from the job
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
     again = _options_measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
@@ -670,11 +711,13 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
     made = {
         # where what costs is gone already nothing shows what it costs
+        # the file undoes first and sets then, as one variable may be in both
         "nccl.env": ConfigFile(
             gone + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()),
             undone or f". ./nccl.env && {inherited}",
         ),
         "nccl.conf": ConfigFile(
+            # NCCL_CONF_FILE is read by NCCL alone; other variables in it do nothing
             "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
             f"NCCL_CONF_FILE=$PWD/nccl.conf {inherited}",
         ),
@@ -696,6 +739,7 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
 def _for_sbatch(value: str) -> str:
     """A value as an option of sbatch, which takes a comma for the end of a variable."""
     quoted = shlex.quote(value)
+    # sbatch ends a variable at a comma unless quotes stand around its value
     if "," in value and quoted == value:
         return f"'{value}'"
     return quoted
@@ -728,6 +772,7 @@ def applied(sweep: Sweep) -> Setting | None:
         for name, value in _harmless_variables(sweep).items()
         if name not in sweep.cleared
     }
+    # variables before groups: they need no change of the program
     if env or sweep.harmful:
         return Setting(env, without=sweep.harmful)
     groups = [row for row in sweep.advantages if not row.lost and _is_harmless(sweep, row.setting)]
@@ -744,6 +789,7 @@ def _harmless_variables(sweep: Sweep) -> dict[str, str]:
         if row.setting.env and not row.lost and _is_harmless(sweep, row.setting)
     ]
     together: dict[str, str] = {}
+    # of two settings of one variable the larger gain must stay, so it is merged last
     for row in sorted(rows, key=lambda row: row.gain):
         together |= row.setting.env
     return together
@@ -761,6 +807,7 @@ def _as_argument(setting: Setting) -> str:
 
 def _is_harmless(sweep: Sweep, setting: Setting) -> bool:
     """Whether no size that was measured takes longer with it."""
+    # by all rounds, also those that chose: a size that loses there was never measured again
     return all(one.gain > -WORTH for one in sweep.seen if one.setting == setting)
 
 
@@ -783,5 +830,7 @@ def _tuner_line(sweep: Sweep, row: Advantage) -> str:
     protocol = own.pop("NCCL_PROTO", "")
     if own or row.op not in TUNER or not (algorithm and protocol):
         return ""  # a line names both, and which one NCCL takes by itself is not known
-    names = f"{algorithm.lower()},{protocol.lower()},{row.setting.config.get('max_ctas', -1)}"
-    return f"{TUNER[row.op]},{row.least},{row.largest},{names},{sweep.hosts},{sweep.ranks}"
+    sizes = f"{row.least},{row.largest}"
+    channels = row.setting.config.get("max_ctas", -1)
+    choice = f"{algorithm.lower()},{protocol.lower()},{channels}"
+    return f"{TUNER[row.op]},{sizes},{choice},{sweep.hosts},{sweep.ranks}"

@@ -83,7 +83,8 @@ def read(
             parts = list(_share_dumps(_read_parts(found, stdin, helpers, on_bytes), {}))
         finally:
             processes.limited.stop_if_forked()
-    problems += [problem for part in parts for problem in part.problems]
+    for part in parts:
+        problems += part.problems
     named = set(map(str, given))
     problems += [
         f"{part.path} is a trace of PyTorch's profiler; `ncclkit step --traces {part.path}`"
@@ -105,8 +106,11 @@ def read(
     if sum(part.kind in ("log", "dmesg") for part in parts) <= abnormal.FEW:
         for part, row in zip(parts, rows, strict=True):
             row["quiet"] = abnormal.other_lines(part.short, part.path, part.events, part.abnormal)
-    facts = [fact for part in parts for fact in part.facts]
-    measurements = [measurement for part in parts for measurement in part.measurements]
+    facts: list[Fact] = []
+    measurements: list[Measurement] = []
+    for part in parts:
+        facts += part.facts
+        measurements += part.measurements
     return Reading(events, rows, problems, facts, measurements, _inputs_of_paths(parts, found))
 
 

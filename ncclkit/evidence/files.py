@@ -88,13 +88,12 @@ class Part:
         if len(hosts) == 1:
             host = hosts.pop()
         self.facts = [replace(fact, host=host) for fact in tools.facts_of_documents(found)]
-        self.measurements = [
-            measurement for document in found for measurement in document.measurements
-        ]
-        self.events += [event for document in found for event in document.events]
-        self.problems += [
-            f"{self.path} {document.problem}" for document in found if document.problem
-        ]
+        self.measurements = []
+        for document in found:
+            self.measurements += document.measurements
+            self.events += document.events
+            if document.problem:
+                self.problems.append(f"{self.path} {document.problem}")
 
     def become(self, found: Part) -> None:
         """Take what was read of this file as a document."""

@@ -281,17 +281,26 @@ def reading_summary(
 ) -> str:
     """One sentence: files by kind, what came out, and what was not understood."""
     kinds = Counter(str(row["kind"]) for row in inputs)
-    read = [f"{count} × {kind}" for kind, count in kinds.most_common() if kind not in NOT_READ]
+    read = []
+    for kind, count in kinds.most_common():
+        if kind not in NOT_READ:
+            read.append(f"{count} × {kind}")
     events = sum(row["events"] for row in inputs)
-    out = [f"{facts:,} facts"] * bool(facts) + _measured_in_words(measured)
-    left = [f"{kinds[kind]} × {kind}" for kind in sorted(NOT_READ & kinds.keys())]
+    out = [f"{events:,} events"]
+    if facts:
+        out.append(f"{facts:,} facts")
+    out += _measured_in_words(measured)
+    left = []
+    for kind in sorted(NOT_READ & kinds.keys()):
+        left.append(f"{kinds[kind]} × {kind}")
     mute = sum(row["kind"] == "log" and not row["events"] for row in inputs)
-    left += (
-        [f"{mute} × log in which no line is known"] if mute and not facts and not measured else []
-    )
+    # a packed case holds such logs beside its facts and measurements
+    if mute and not facts and not measured:
+        left.append(f"{mute} × log in which no line is known")
     errors = sum(row.get("errors", 0) for row in inputs)
-    left += [f"{errors:,} × line that calls itself an error"] if errors else []
-    said = f"Read {', '.join(read)}: {', '.join([f'{events:,} events', *out])}"
+    if errors:
+        left.append(f"{errors:,} × line that calls itself an error")
+    said = f"Read {', '.join(read)}: {', '.join(out)}"
     if left:
         return f"{said}; not understood: {', '.join(left)}."
     return f"{said}."

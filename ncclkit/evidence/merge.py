@@ -293,22 +293,37 @@ def _rank_of_process(events: list[Event]) -> dict[tuple[str, int], int]:
 
     The largest communicator is the job, and a worker's own word wins.
     """
+    inits = []
+    for event in events:
+        if event.kind == "nccl.init" and event.pid is not None and not event.data.parent:
+            inits.append(event)
+    world = max((event.data.nranks for event in inits), default=0)
     ties: dict[tuple[str, int], int] = {}
-    inits = [e for e in events if e.kind == "nccl.init" and e.pid is not None and not e.data.parent]
-    world = max((e.data.nranks for e in inits), default=0)
     for event in inits:
         if event.data.nranks == world and event.pid is not None:
             ties[event.host, event.pid] = event.data.rank
+    # behind the communicators, as a worker's own word wins
     for event in events:
         if event.kind == "worker.phase" and event.pid is not None and event.rank is not None:
-            ties[event.host.partition(".")[0], event.pid] = event.rank
-    pids: dict[int, set[int]] = {}
+            host = event.host.partition(".")[0]
+            ties[host, event.pid] = event.rank
+    sole = {}
+    for pid, ranks in _ranks_by_pid(ties, events).items():
+        # two hosts may give one number to different ranks, and then it tells none
+        if len(ranks) == 1:
+            sole["", pid] = next(iter(ranks))
+    return ties | sole
+
+
+def _ranks_by_pid(ties: dict[tuple[str, int], int], events: list[Event]) -> dict[int, set[int]]:
+    """pid → the ranks that it is known as on any host."""
+    ranks: dict[int, set[int]] = {}
     for (_, pid), rank in ties.items():
-        pids.setdefault(pid, set()).add(rank)
+        ranks.setdefault(pid, set()).add(rank)
     for event in events:
         if event.kind == "elastic.exit" and event.pid is not None and event.rank is not None:
-            pids.setdefault(event.pid, set()).add(event.rank)
-    return ties | {("", pid): next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
+            ranks.setdefault(event.pid, set()).add(event.rank)
+    return ranks
 
 
 def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool) -> Event:

@@ -6,6 +6,7 @@ Sentences about it, source code, lists, tables, comments.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ncclkit.evidence.sources.inputs import PROGRAMS
@@ -196,18 +197,33 @@ def is_document(path: str, head: str) -> bool:
 
     Documentation, source code or settings, by its name and its first lines.
     """
-    lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
-    logged = sum(bool(LOGGED.match(line)) for line in lines[:40])
-    if 3 * logged > min(40, len(lines)):
+    filled = (line[:400] for line in head.splitlines() if line.strip())
+    # each line once: a log repeats itself, and would outweigh what stands around it
+    lines = list(dict.fromkeys(filled))[:300]
+    first = lines[:40]
+    # before the name is asked: whatever it is called, a file that begins as a log is one
+    if 3 * _count_logged(first) > len(first):
         return False
     if Path(path).suffix.lower() in DOCUMENTS:
         return True
-    logged = sum(bool(LOGGED.match(line)) for line in lines)
-    written = sum(not LOGGED.match(line) and _is_written(line) for line in lines)
-    advice = any(
-        ADVICE.search(line) for line in lines if SENTENCE.match(line)
-    ) and 3 * logged <= len(lines)
-    return advice or (len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines))
+    logged = _count_logged(lines)
+    written = 0
+    for line in lines:
+        if not LOGGED.match(line) and _is_written(line):
+            written += 1
+    is_hardly_logged = 3 * logged <= len(lines)
+    if is_hardly_logged and any(map(_is_advice, lines)):
+        return True
+    # fewer lines have no form that could be told
+    return len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines)
+
+
+def _count_logged(lines: Iterable[str]) -> int:
+    return sum(LOGGED.match(line) is not None for line in lines)
+
+
+def _is_advice(line: str) -> bool:
+    return SENTENCE.match(line) is not None and ADVICE.search(line) is not None
 
 
 def _is_written(line: str) -> bool:

@@ -486,16 +486,21 @@ def _scheduling_in_words(rank: int, data: dict[str, Any]) -> str:
 
 def _known_rates(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     """What one sample says of a rank, its GPU's load included."""
-    known: dict[str, Any] = {name: float(row[name]) for name in RATES if _is_count(row.get(name))}
+    known: dict[str, Any] = {}
+    for name in RATES:
+        if _is_count(row.get(name)):
+            known[name] = float(row[name])
     state = row.get("state")
-    gpu = row.get("gpu")
-    gpus = sample.get("gpus")
     if isinstance(state, str) and len(state) == 1 and state.isalpha():
         known["state"] = state
-    if isinstance(gpu, int) and isinstance(gpus, list) and 0 <= gpu < len(gpus):
-        known["gpu"] = gpu
-        if isinstance(gpus[gpu], list) and len(gpus[gpu]) > 1 and _is_count(gpus[gpu][1]):
-            known["gpu_busy"] = float(gpus[gpu][1])
+    gpu = row.get("gpu")
+    gpus = sample.get("gpus")
+    if not isinstance(gpu, int) or not isinstance(gpus, list) or not 0 <= gpu < len(gpus):
+        return known
+    known["gpu"] = gpu
+    columns = gpus[gpu]
+    if isinstance(columns, list) and len(columns) > 1 and _is_count(columns[1]):
+        known["gpu_busy"] = float(columns[1])
     return known
 
 

@@ -106,6 +106,7 @@ def nccl_variables(case: Case) -> dict[str, str]:
     env = variables
     heeded = {}
     for name, value in harmless(env).items():
+        # a run of ours sets its own logging
         if not name.startswith("NCCL_DEBUG"):
             heeded[name] = value
     return heeded
@@ -180,6 +181,7 @@ def _memory(case: Case, ranks: int) -> int:
     workers, prefetch, dataset, batch = (
         case.fact(f"job.{name}") or 0 for name in ("workers", "prefetch", "dataset", "batch")
     )
+    # 2 is what torch's DataLoader takes by itself
     ahead = prefetch or 2
     data = budgets.host_memory(dataset, ranks, workers, ahead, batch).value + ranks * ahead * batch
     return int(
@@ -192,6 +194,7 @@ def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     own = probe.recording_env(Path(), "nccl").keys()
     env = {}
     for name, text in value["env"].items():
+        # a value that was hidden is none
         if name not in own and redact.REDACTED not in text:
             env[name] = text
     plan = read_plan(dict(value) | {"env": env})

@@ -62,6 +62,7 @@ def comparable(baseline: Arm, finding: Finding) -> bool:
     """
     causes = set()
     for f in baseline.diagnosis.findings:
+        # what is only possible would make any test that fails comparable
         if not f.strength == "possible":
             causes.add(f.cause)
     return finding.cause in causes
@@ -100,6 +101,7 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
         if True in short:
             seen[cause] = "found"
         elif None not in short and min(answers.values()) >= hosts:
+            # each thing that shows the cause must have been granted on every host
             seen[cause] = "clear"
     return seen
 
@@ -230,6 +232,7 @@ def only_one_left(moves: Mapping[str, str]) -> dict[str, str]:
     The only one that fits is then raised to proven.
     """
     fit = [cause for cause, move in moves.items() if move == "supported"]
+    # an open one might fit as well
     single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()
     return dict(moves) | ({fit[0]: "proven"} if single else {})
 

@@ -115,9 +115,8 @@ async def fix(
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
-    still, shown = (
-        finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before)
-    )
+    still = _is_found_in(after.diagnosis, finding.cause)
+    shown = _is_found_in(before.diagnosis, finding.cause)
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = "open"
@@ -142,6 +141,13 @@ async def fix(
     )
 
 
+def _is_found_in(verdict: Diagnosis, cause: str) -> bool:
+    for finding in verdict.findings:
+        if finding.cause == cause:
+            return True
+    return False
+
+
 async def close(
     case: Case, on_experiment: OnExperiment = _ignore, **choices: Any
 ) -> tuple[ExperimentRecord, ...]:
@@ -160,6 +166,7 @@ async def close(
             on_experiment(record)
             made.append(record)
         first = next(iter(diagnose(case).findings), None)
+        # a cause whose fix did not help would be tried again and again
         if first is None or first.cause in tried:
             break
         tried.add(first.cause)
@@ -210,14 +217,14 @@ def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
     done = _done(case)
     run = baseline.last(case)
-    asked = []
-    for f in verdict.findings:
-        if f.next and f.next.expects and f.next.question not in done:
-            asked.append(f)
     open_findings = []
-    for f in asked:
-        if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan)):
-            open_findings.append(f)
+    for finding in verdict.findings:
+        step = finding.next
+        if not step or not step.expects or step.question in done:
+            continue
+        # without a run a live test stands in for it
+        if run is None or "check" in step.plan or possible(run.plan, step.plan):
+            open_findings.append(finding)
     return open_findings
 
 
@@ -246,6 +253,7 @@ def _splits(finding: Finding, verdict: Diagnosis) -> int:
     for row in verdict.findings:
         if row.cause in expects:
             words.append((row.cause, expects[row.cause]))
+    # `named` and `found` are another answer for each cause; the others are one for all
     return len({(cause if word in ("named", "found") else "", word) for cause, word in words})
 
 
@@ -273,10 +281,9 @@ def unable(case: Case, cause: str = "") -> tuple[str, str]:
 
     Of a judged case.
     """
-    found, unknown = (
-        [f for f in case.findings if f.verdict == word] for word in ("found", "unknown")
-    )
-    verdict = Diagnosis(tuple(found), tuple(unknown))
+    found = tuple(one for one in case.findings if one.verdict == "found")
+    unknown = tuple(one for one in case.findings if one.verdict == "unknown")
+    verdict = Diagnosis(found, unknown)
     reasons = []
     for possible_on in (_finding_to_check, _fixable):
         try:

@@ -288,6 +288,7 @@ def steps_of(case: Case, suspects: Differential) -> tuple[AnswerStep, ...]:
 def _shares_without(shares: Mapping[str, float], look: Look, answer: Answer) -> dict[str, float]:
     odds: dict[str, float] = {}
     for cause, share in shares.items():
+        # the logarithm of 0
         odds[cause] = math.log(max(share, 1e-300)) - answer_adds(look, answer, cause)
     return shares_of(odds)
 
@@ -417,6 +418,7 @@ def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]
         return experiment.question, ""
     if logs in samples.recording_names():
         logs = str(samples.HERE / logs)
+    # what came through a pipe cannot be read again
     if not logs or logs == "-" or not any(row.get("path") != "-" for row in case.inputs):
         return experiment.question, ""
     where = ""

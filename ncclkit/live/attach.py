@@ -27,6 +27,7 @@ from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import AttachRank
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
@@ -92,6 +93,7 @@ class AttachOptions:
         looks.
         """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
+        # a longer watch makes all of it as much longer
         return self.timeout or max(most, self.seconds + most - agent.SECONDS)
 
     def deadline(self, ranks: int, slack: float) -> float | None:
@@ -179,6 +181,7 @@ async def attach(
                 keep,
                 launcher.own_environ(),
             )
+            # each node writes a file of its own: lines of several in one pipe may mix
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse_record, line.read_bytes().splitlines())):
                     keep(record)
@@ -204,6 +207,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(
             f"No rank could be read: {problems[0] if problems else 'all of them are gone'}."
         )
+    # where anything moved, what shows one moment accuses nobody
     still = motion(reading.events) is None
     events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
@@ -224,6 +228,7 @@ async def _child(
         stdout=pipe,
         stderr=pipe,
         stdin=asyncio.subprocess.DEVNULL,
+        # a group of its own, by which everything that it starts is ended
         start_new_session=True,
         env=env,
     )
@@ -279,6 +284,7 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
         int(rank): int(pid) for rank, equal, pid in (one.partition("=") for one in pids) if equal
     }
     plain = [int(one) for one in pids if "=" not in one]
+    # first of all: of what may not be read nobody knows whether it has a rank
     hidden = [pid for pid in (*plain, *given.values()) if not _readable(pid)]
     if hidden:
         raise NcclkitError(_closed(hidden[0]))
@@ -296,21 +302,22 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
     return {**(jobs[0] if jobs else {}), **given}
 
 
-def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
+def _jobs(rows: Sequence[Event[AttachRank]]) -> tuple[str, ...]:
     """The ranks of each command, host and launcher in one line.
 
     Their job's id in Slurm where they have one.
     """
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
-        launcher, job = event.data.launcher, event.data.slurm
-        notes = "; ".join(
-            [f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job)
-        )
-        command = event.data.command or f"process {event.pid}"
-        found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(
-            event.rank or 0
-        )
+        notes = []
+        if event.data.launcher:
+            notes.append(f"started by {event.data.launcher}")
+        if event.data.slurm:
+            notes.append(f"Slurm job {event.data.slurm}")
+        what = event.data.command or f"process {event.pid}"
+        if notes:
+            what = f"{what} ({'; '.join(notes)})"
+        found.setdefault((event.host, what), []).append(event.rank or 0)
     return tuple(f"{rank_words(held)} on {host}: {what}" for (host, what), held in found.items())
 
 

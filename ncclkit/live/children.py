@@ -57,6 +57,7 @@ async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tupl
 async def _whole(stream: asyncio.StreamReader, most: int, is_full: asyncio.Event) -> bytes:
     """What a stream carries; after `most` bytes it is only emptied."""
     kept = bytearray()
+    # read on, as a full pipe would keep the child from ending
     while piece := await stream.read(PIECE):
         if len(kept) <= most:
             kept += piece
@@ -67,6 +68,7 @@ async def _whole(stream: asyncio.StreamReader, most: int, is_full: asyncio.Event
 
 async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
     """Kill a child with its process group, which it leads, and what it started in other groups."""
+    # before the kill: afterwards its children have another parent, and nobody finds them
     started = []
     if child.returncode is None:
         started = processes.descendants(child.pid)
@@ -99,6 +101,7 @@ async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[
             if not is_cut:
                 yield line
             is_cut = False
+        # a line without an end would fill the memory
         if len(rest) > longest:
             rest, is_cut = b"", True
     if rest and not is_cut:

@@ -65,12 +65,12 @@ def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, li
     peer = [python, "-I", "-c", BOOT]
     if via == "ssh":  # it joins the words with blanks and hands them to a shell over there
         peer = [shlex.quote(word) for word in peer]
-    return {
-        checked_host(host).rpartition("@")[2]: (
-            [word.replace("{host}", checked_host(host)) for word in words] + peer
-        )
-        for host in hosts
-    }
+    commands = {}
+    for host in hosts:
+        checked = checked_host(host)
+        prefix = [word.replace("{host}", checked) for word in words]
+        commands[checked.rpartition("@")[2]] = prefix + peer
+    return commands
 
 
 def checked_host(host: str) -> str:
@@ -155,6 +155,7 @@ class Connectivity:
     @property
     def slowness(self) -> dict[tuple[str, str], float]:
         """Path → how many times slower it is than the median of all; 1 where nobody measured."""
+        # the higher one, so that of two paths the slow one is compared with the other
         usual = median_high([link.bandwidth for link in self.links if link.bandwidth] or [0.0])
         return {
             (link.src, link.dst): usual / link.bandwidth if link.bandwidth else 1.0
@@ -220,6 +221,7 @@ async def plan_connection_test(
     newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of the job, on top of this
     process's own. Raises NcclkitError, in one sentence, for what cannot work.
     """
+    # a text is a sequence, too, and each letter of it would be a host
     if isinstance(hosts, str):
         raise NcclkitError(
             f"The hosts must be a list of names, but they are the text {hosts!r}; write"
@@ -300,6 +302,7 @@ async def connectivity(
                 "connect",
                 str(agent.parent / "plan.json"),
             ]
+            # at its deadline the coordinator ends by itself; the guard is for one that hangs
             await local.run_under_guard(
                 agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep
             )

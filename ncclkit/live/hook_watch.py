@@ -72,7 +72,9 @@ class HookWatch:
         Who calls has a deadline.
         """
         while True:
+            # what was seen once stays the reason, also after its process has ended
             self.found = await asyncio.to_thread(self._find_unmeasured) or self.found
+            # numbers of processes are given anew, so the command must still be the same
             if self.found is not None and self.found.age > PATIENCE and _is_there(self.found):
                 return self.found
             await asyncio.sleep(LOOK)
@@ -115,6 +117,7 @@ class HookWatch:
     def _processes(self, parents: Mapping[int, int]) -> set[int]:
         """All processes of the run: its guard, and what that has started."""
         ours = [pid for pid, parent in parents.items() if parent == os.getpid()]
+        # other runs of ours may go on beside this one
         below = {pid for pid in ours if processes.environ(pid).get(TAG) == str(self.run_folder)}
         while True:
             more = {pid for pid, parent in parents.items() if parent in below} - below
@@ -133,6 +136,7 @@ class HookWatch:
         rank = processes.environ(pid).get("RANK")
         command = _command_of(pid)
         above = parents.get(pid, 0)
+        # a worker of a data loader is forked and loads nothing itself
         while above and above != os.getpid():
             numbers = _numbers_of(above)
             same_rank = processes.environ(above).get("RANK") == rank
@@ -198,9 +202,11 @@ def _ignoring_option(command: tuple[str, ...]) -> str:
 
 def _age(pid: int) -> float:
     """Seconds since a process was started; 0 where it has ended."""
+    # the name of a program may hold blanks and brackets, so fields count from the last one
     fields = processes.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return 0.0
+    # the kernel counts from the boot, with the time that the host slept
     began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began
 

@@ -70,6 +70,7 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
         place = f"on {where}"
     else:
         place = f"on this host, {where}"
+    # without a host in the log nobody knows whether this one is of the job
     if not job_hosts:
         return Sight(
             "unknown",
@@ -82,6 +83,7 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
             f"cannot tell: the job ran on {host_list(job_hosts)}; {place}: {_excerpt(outputs)}",
         )
     answers = {one.host: _judged(one, shows, denies) for one in mine}
+    # one host that has it is enough; that none has it takes all of them
     if "yes" in answers.values():
         hit = [one for one in mine if answers[one.host] == "yes"]
         return Sight("yes", f"on {host_list(one.host for one in hit)}: {_excerpt(hit, shows)}")
@@ -117,16 +119,22 @@ def _on_this_host(command: str) -> tuple[list[_Output], str]:
 
 def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
-    words = [*launchers.launcher_here().on_each_node(), "sh", "-c", f"uname -n; {command}"]
-    reply = _run(words)
+    # its own name, as logs have it, may differ from the launcher's
+    script = f"uname -n; {command}"
+    reply = _run([*launchers.launcher_here().on_each_node(), "sh", "-c", script])
+    complained = _text(reply.err)
     printed = _by_task(_text(reply.out))
-    complaints = _by_task(_text(reply.err))
+    complaints = _by_task(complained)
     outputs: list[_Output] = []
     for task, (host, *lines) in sorted(printed.items()):
         text = "\n".join([*lines, *complaints.get(task, ())])
-        outputs.append(_Output(host, text, not reply.ended and task not in complaints))
-    last = _text(reply.err).strip().splitlines()[-1:]
-    return outputs, _why_ended(reply) or redact.text("".join(last))[:SHOWN_LETTERS]
+        is_whole = not reply.ended and task not in complaints
+        outputs.append(_Output(host, text, is_whole))
+    why = _why_ended(reply)
+    if not why:
+        last = complained.strip().splitlines()[-1:]
+        why = redact.text("".join(last))[:SHOWN_LETTERS]
+    return outputs, why
 
 
 def _run(words: Sequence[str]) -> Reply:

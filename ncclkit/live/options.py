@@ -116,6 +116,7 @@ class ProbeOptions:
     """Whether it runs on a login node, too."""
 
     def __post_init__(self) -> None:
+        # before the bounds are checked, as a size may be text
         self._set(
             max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label),
             env=parse_variables(self.env),
@@ -190,7 +191,8 @@ def command_words(options: Any) -> list[str]:
         if value == default:
             continue
         if isinstance(value, Mapping):
-            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
+            for key, text in value.items():
+                words += [flag, f"{key}={text}"]
         else:
             words += (
                 [flag]
@@ -205,6 +207,7 @@ def command_words(options: Any) -> list[str]:
 def _bounded(option: Option, value: Any, kind: type) -> None:
     low, high = option.bounds
     kinds = (int, float) if kind is float else (int,)
+    # True is an int in Python
     if isinstance(value, bool) or not isinstance(value, kinds):
         what = "a whole number"
         if kind is float:
@@ -284,6 +287,7 @@ def too_many_ranks(count: int) -> str:
     if match:
         free = int(match[1]) << 10
     else:
+        # where the kernel does not say, memory refuses nobody
         free = sys.maxsize
     fits = max(FEW, min(cores * RANKS_PER_CORE, free // RANK_MEMORY))
     if count <= fits:
@@ -347,6 +351,7 @@ class JobOptions:
                 f"Slurm's time limit cannot be {self.time!r}; write minutes, or"
                 " hours:minutes:seconds."
             )
+        # an open quote is said here, and not by a shell on a node
         for name in ("container", "srun_options", "sbatch_options"):
             text.split_words(getattr(self, name), JOB_OPTIONS[name].label)
         if not isinstance(self.setup, str) or "\0" in self.setup:

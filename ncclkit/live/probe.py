@@ -138,6 +138,7 @@ async def _run_groups(
         "--groups",
         "/".join(spans(group) for group in groups),
     )
+    # a restart would ask the same groups again within one answer
     records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
     # else srun, or a host, did not start it
     began = any(record.get("phase") == "hello" for record in records)
@@ -268,6 +269,7 @@ async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "p
 
     verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
+    # Slurm may take seconds to answer
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python = interpreter(options.python)
@@ -364,6 +366,7 @@ async def _gpus(case: Case, python: str) -> int:
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
     if launchers.node_count():
+        # Slurm's names are short, and a host's own may have its domain
         names = {name.partition(".")[0] for name in await launchers.launcher_here().node_names()}
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
@@ -371,6 +374,7 @@ async def _gpus(case: Case, python: str) -> int:
     by_host: dict[str, dict[str, Any]] = {}
     for fact in here:
         by_host.setdefault(fact.host, {})[fact.name] = fact.value
+    # another interpreter may see other GPUs
     seen = [facts for facts in by_host.values() if facts.get("software.executable") == python]
     known = [
         int(facts["software.torch.gpus"])
@@ -408,6 +412,7 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
             for tool, variable in snapshots.TOOLS.items()
         },
     }
+    # without COLL, which writes a line for each call
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
     return env
@@ -422,6 +427,7 @@ def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
     """Run a plan; whatever happens, its folder, events and measurements are then in the case."""
     folder = case.new_run(plan.name)
+    # what the user has set wins
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     words = redact.words(plan.argv)
@@ -505,15 +511,20 @@ def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     records = records_of(folder)
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
+    reason = "lost"
+    for record in records:
+        if record["kind"] == "end":
+            reason = record["reason"]
+            break
     seconds = 0.0
     if records:
         seconds = float(records[-1]["t"] - records[0]["t"])
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     bounds = {row.op: bandwidth.recorded_bound(row, case.facts) for row in measured}
     limits = {op: bound for op, bound in bounds.items() if bound is not None}
-    others = others_in_words(disturbing(case.run_alone(folder).of("telemetry.others")))
-    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records), others)
+    disturbed = disturbing(case.run_alone(folder).of("telemetry.others"))
+    others = others_in_words(disturbed)
+    return Run(plan, folder, reason, seconds, measured, limits, _problem(records), others)
 
 
 def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -530,10 +541,14 @@ def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _problem(records: list[dict[str, Any]]) -> str:
     """The first rank's own error, else what the guard said."""
-    raised = [(r["rank"], r["error"].splitlines()[0]) for r in records if r.get("phase") == "error"]
-    errors = [f"rank {rank}: {BUILT.sub('', error)}" for rank, error in raised]
-    said = [r["say"] for r in records if r["kind"] == "end" and r.get("say")]
-    return next(iter([*errors, *said]), "")
+    for record in records:
+        if record.get("phase") == "error":
+            error = record["error"].splitlines()[0]
+            return f"rank {record['rank']}: {BUILT.sub('', error)}"
+    for record in records:
+        if record["kind"] == "end" and record.get("say"):
+            return str(record["say"])
+    return ""
 
 
 async def _measure_reference(case: Case, plan: Plan) -> None:
@@ -541,12 +556,17 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
 
     It is as fast as the host is free.
     """
-    names = ("", socket.gethostname())
-    before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
-    if plan.backend != "gloo" or plan.network or launchers.node_count() or not before:
+    # over NCCL the links are known; for other hosts loopback says nothing
+    if plan.backend != "gloo" or plan.network or launchers.node_count():
+        return
+    here = ("", socket.gethostname())
+    before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in here]
+    if not before:
         return
     rows = await asyncio.to_thread(lambda: list(loopback_facts(Machine())))
-    case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
+    # under the name that the facts before have, or they would stand beside the new ones
+    host = before[-1].host
+    case.replace_facts(from_dict(Fact, {"host": host, **row}) for row in rows)
 
 
 async def probe(

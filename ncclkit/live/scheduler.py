@@ -186,6 +186,7 @@ def read_facts() -> list[Fact]:
         "scheduler.accounts": ("sacctmgr show assoc", _accounts),
         "scheduler.jobs": ("squeue", _jobs),
     }
+    # side by side, as each waits for its deadline where the controller is down
     with ThreadPoolExecutor(len(readers)) as pool:
         asked = {
             name: pool.submit(_read, name, source, read) for name, (source, read) in readers.items()
@@ -237,14 +238,18 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
                 **who,
             }
     for line in nodes.splitlines():
+        # a line with fewer columns must not end the reading
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
         if name in rows and NUMBER.fullmatch(count):
             row = rows[name]
             gpus = GPUS.search(gres)
             row["nodes"] += int(count)
+            # what follows a state are Slurm's marks: * does not answer, ~ is powered down
             row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
+            # the most that a node of the partition has can be asked for
             row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)
             row["model"] = row["model"] or (gpus["model"] or "" if gpus else "")
+            # 64+ where nodes differ
             row["cpus"] = max(row["cpus"], number_in(cpus.rstrip("+")))
     return [*rows.values()]
 
@@ -344,7 +349,9 @@ def choices(case: Case) -> dict[str, list[str]]:
     """
     facts = known(case)
     accounts = facts.get("accounts", [])
-    qos = [name for row in accounts for name in row["qos"].split(",") if name]
+    qos: list[str] = []
+    for row in accounts:
+        qos += filter(None, row["qos"].split(","))
     return {
         "partition": [row["name"] for row in facts.get("partitions", [])],
         "account": [*dict.fromkeys(row["account"] for row in accounts)],

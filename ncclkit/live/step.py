@@ -218,6 +218,7 @@ async def _once(
     ):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
+            # without GPUs two, as in a live test
             ranks = options.ranks or int((await local.check_interpreter(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         plan = {"name": "step", "command": list(words), "change": change, "env": env}
@@ -254,6 +255,7 @@ async def _watched(
     finally:
         looking.cancel()
         running.cancel()
+        # both are awaited, as a cancelled run still ends what it started
         await asyncio.wait({running, looking})
     raise NcclkitError(f"No step can be measured, so the run was ended: {unmeasured}.")
 
@@ -319,6 +321,7 @@ async def _compare(
         )
     laps: dict[str, list[float]] = {"": [], **{one: [] for one in options.tries}}
     short = replace(options, trace=0)
+    # a fixed seed, so that a comparison can be repeated as it was
     order = random.Random(0)
     room = _room(case)
     for number in range(options.rounds):
@@ -360,13 +363,15 @@ def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> fl
     With accumulation a step has several.
     """
     found = [event.data for event in events if event.kind == "step.rank" and event.data.plain]
-    if setting and (problems := [one for data in found for one in data.problems]):
-        raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
+    for data in found:
+        if setting and data.problems:
+            raise NcclkitError(f"{setting} cannot be tried on this script: {data.problems[0]}.")
     if not found:
         named = setting or "what it has"
         raise NcclkitError(
             f"With {named} the script made no steps ({reason}); see {folder}/launcher.log."
         )
+    # the slowest rank sets the pace of all
     return 1e6 * max(float(median(data.plain)) / (data.batches or 1.0) for data in found)
 
 

@@ -76,14 +76,17 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")
     }
     asked |= {"output": _kept_in(folder / "job.out"), "error": _kept_in(folder / "job.err")}
+    # a job that is queued again keeps what its first attempt said
     asked |= {"open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
+    # 0 is all memory of a node; by default some clusters give a share
     lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
     more = split_words(options.sbatch_options, "sbatch options")
     lines += [f"#SBATCH {scheduler.quoted(word, 'The sbatch option')}" for word in more]
     variables = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
     here = shlex.quote(str(folder))
     python = shlex.quote(sys.executable)
+    # first wait for our own file: caches of network file systems show it late
     body = [
         f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
@@ -416,11 +419,13 @@ def parse_state(line: str) -> JobState:
         fields.get("JobId", ""),
         state,
         fields.get("Reason", ""),
+        # Unknown, or N/A, where Slurm does not know it
         start if is_whole(start[:1]) else "",
         fields.get("NodeList", "").replace("(null)", ""),
         fields.get("Partition", ""),
         fields.get("RunTime", ""),
         scheduler.number_in(fields.get("Restarts", "")),
+        # Slurm writes 0:0 as long as a job has not ended
         status=exit_status(fields.get("ExitCode", "0:0")) if state in OVER else None,
     )
 
@@ -452,6 +457,7 @@ def job_state(job: BatchJob, with_place: bool = True) -> JobState:
     if found.state == "PENDING" and with_place:
         with suppress(NcclkitError):  # the place is a courtesy
             pending = ["-t", "PD", f"--partition={found.partition}"]
+            # in the order in which Slurm starts them
             waiting = scheduler.ask_slurm(
                 "squeue", "-h", *pending, "-S", "-p,i", "-o", "%i"
             ).split()
@@ -550,6 +556,7 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
     The case then holds what the job has added.
     """
     until = time.monotonic() + SEEN
+    # a node that does not see the folder leaves no exit status there
     while (
         now.state in ("COMPLETED", "FAILED")
         and now.status not in (UNSEEN, NO_PYTHON)
@@ -599,6 +606,7 @@ class _Tail:
         with open(path, "rb") as file:
             file.seek(self._read[folder])
             lines = file.read(16 << 20).splitlines(True)
+        # the last line may be half written
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[folder] += sum(map(len, whole))
         records = [record for record in map(wire.parse_record, whole) if record is not None]
@@ -683,6 +691,7 @@ async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: 
     try:
         ended = await follow(case, job, on_record)
     except asyncio.CancelledError:
+        # shielded, as whoever waits here is being cancelled
         await asyncio.shield(asyncio.to_thread(cancel, job))
         raise
     for folder in reversed(case.runs()):
@@ -711,8 +720,11 @@ async def inspect(
         return case
     named = {"data": "--data", "checkpoints": "--checkpoints"}
     given = {label: path for label, path in (paths or {}).items() if path and label in named}
-    more = [word for label, path in given.items() for word in (named[label], path)]
-    more += ["--train-python", python] if python else []
+    more: list[str] = []
+    for label, path in given.items():
+        more += [named[label], path]
+    if python:
+        more += ["--train-python", python]
     submitted = submit(case, ["inspect", *more, "--case", str(case.path)], parse_options(job))
     ended = await follow(case, submitted)
     if ended.status not in (0, 1):

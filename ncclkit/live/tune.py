@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,20 @@ def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
     at least 1 MiB; None otherwise.
     """
     rows = sorted({m.bytes: _cost(m) for m in measurements}.items())
-    if not rows or rows[0][0] > TINY or rows[-1][0] < MIB:
+    if not rows:
         return None
-    wanted = share * rows[-1][0] / rows[-1][1]
+    smallest = rows[0][0]
+    largest, longest = rows[-1]
+    if smallest > TINY or largest < MIB:
+        return None
+    wanted = share * largest / longest
+    # from the largest down: beyond this crossing every size keeps the share
     for (small, quick), (large, slow) in reversed([*pairwise(rows)]):
         if small / quick < wanted:  # and the larger one reaches it
             each = (slow - quick) / (large - small)
-            return wanted * (quick - small * each) / (1 - wanted * each)
-    return rows[0][0]
+            fixed = quick - small * each
+            return wanted * fixed / (1 - wanted * each)
+    return smallest
 
 
 def _cost(m: Measurement) -> float:
@@ -299,14 +305,14 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
 
     Collectives and sizes that are named, else those of the job's calls, else all.
     """
-    heavy = heaviest(
-        {key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES
-    )
-    plan = await probe.plan_test(
-        case, replace(options, op=",".join(heavy)) if heavy else options, "tune"
-    )
+    named = {call: count for call, count in calls.items() if call[0] in options.ops}
+    heavy = heaviest(named, MOST_SIZES)
+    if heavy:
+        options = replace(options, op=",".join(heavy))
+    plan = await probe.plan_test(case, options, "tune")
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
-    steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
+    of_job = sorted(set().union(*heavy.values()))
+    steps = sizes or of_job or usual
     return replace(plan, name="tune", sizes=tuple(steps))
 
 
@@ -445,7 +451,7 @@ def _inherited(
     logged = {str(event.data.name): str(event.data.value) for event in logs.of("nccl.env")}
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
-    named = {name for one in settings for name in (*one.env, *one.without)}
+    named = set(_variables_of(settings))
     found = {name: value for name, value in every.items() if not named or name in named}
     fixed = [
         name
@@ -474,14 +480,20 @@ def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(found.items()) if not NO_SETTING.fullmatch(name)}
 
 
+def _variables_of(settings: Iterable[Setting]) -> list[str]:
+    """The variables that settings set or take away."""
+    names: list[str] = []
+    for one in settings:
+        names += [*one.env, *one.without]
+    return names
+
+
 def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
+    # torch has variables of its own for both: TORCH_NCCL_…, TORCH_GLOO_…
     names = [
-        name
-        for one in settings
-        for name in (*one.env, *one.without)
-        if name.removeprefix("TORCH_").startswith(other)
+        name for name in _variables_of(settings) if name.removeprefix("TORCH_").startswith(other)
     ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
         what = "A number of channels"
@@ -497,6 +509,7 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
 
 def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     """The settings that may be worth something on this hardware, by what it has."""
+    # reversed, so that of several hosts the first one stands
     known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
         return _of_gloo(known)
@@ -518,6 +531,7 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     ]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
     made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
+    # over NVLink the level changes nothing
     if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
         made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
     return made + _of_network(known, plan)
@@ -533,6 +547,7 @@ def own_choices(case: Case, plan: Plan) -> Choices:
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
     ]
+    # a run in which a variable chose says nothing of NCCL's own choice
     runs = {
         m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))
     }
@@ -546,6 +561,7 @@ def own_choices(case: Case, plan: Plan) -> Choices:
                 event.data.channels,
             )
             chosen.setdefault(key, set()).add(choice)
+    # where ranks took different ones there is no choice to compare with
     return {key: next(iter(found)) for key, found in chosen.items() if len(found) == 1}
 
 
@@ -553,6 +569,7 @@ def same_as_own(
     setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]
 ) -> list[tuple[str, int]]:
     """The collectives and sizes on which a setting asks for what NCCL takes by itself."""
+    # NCCL takes these names in any case
     asked = {name: value.upper() for name, value in setting.env.items()}
     names = asked.keys() | setting.config.keys()
     if (
@@ -562,7 +579,7 @@ def same_as_own(
     ):
         return []
     found = []
-    for place in ((op, size) for op in ops for size in sizes):
+    for place in product(ops, sizes):
         algo, proto, channels = own.get(place, ("", "", None))
         same = (asked.get("NCCL_ALGO", algo), asked.get("NCCL_PROTO", proto)) == (algo, proto)
         if algo and same and (not setting.channels or setting.channels == channels):
@@ -576,6 +593,7 @@ def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
     Gloo makes two threads and a connection for each name.
     """
     rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
+    # loopback reaches no other host
     kinds = (
         ("physical", "loopback", "virtual")
         if launchers.node_count() < 2
@@ -610,13 +628,17 @@ def _switched(known: Mapping[str, Any]) -> bool:
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    rows = []
-    if isinstance(matrix, Mapping):
-        rows = list(matrix.items())
-    gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
-    return len(gpus) > 1 and all(
-        str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
-    )
+    if not isinstance(matrix, Mapping):
+        return False
+    links = {}
+    for name, row in matrix.items():
+        # the matrix has rows of network cards, too
+        if name.startswith("GPU") and isinstance(row, Mapping):
+            links[name] = row
+    for one, other in permutations(links, 2):
+        if not str(links[one].get(other, "")).startswith("NV"):
+            return False
+    return len(links) > 1
 
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
@@ -704,12 +726,16 @@ class Measured:
         named = {number: str(one) for number, one in enumerate(settings, 1)}
         same = {named[number]: why for number, why in self.same.items()}
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
-        seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
+        seen: tuple[Comparison, ...] = ()
+        for phase in self.chose:
+            seen += tuple(self.compared(phase, settings))
         decided = self.compared("decide", settings)
         known = {id(one.setting) for one in seen}
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
-        beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
+        beside: tuple[Comparison, ...] = ()
+        for name in BESIDE:
+            beside += tuple(self.compared(name, settings))
         hosts = launchers.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
@@ -717,6 +743,7 @@ class Measured:
             *self.notes,
             *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps),
         )
+        # before noise is taken away, which they show
         controls = tuple(one for one in decided or seen if str(one.setting) in same)
         decided, impossible = within_links(decided, self.bounds, plan.ranks)
         notes += (impossible,) if impossible else ()
@@ -770,6 +797,7 @@ class Measured:
                 default_laps = times.get((ALONE, op, size))
                 if default_laps is None or number not in numbers or number in self.refused:
                     continue
+                # the best of two rounds, as a mean of two is hit by every disturbance
                 ratio = min(laps) / min(default_laps)
                 best_ratio[number] = min(ratio, best_ratio.get(number, math.inf))
         ranked = sorted(best_ratio, key=lambda number: (best_ratio[number], number))
@@ -781,6 +809,7 @@ class Measured:
         failed = self.own_jobs.intersection(self.refused)
         known = [key for key in times if key[0] > 0 and key[0] not in failed]
         keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
+        # the interval has to hold for all of them together
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
@@ -811,6 +840,7 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
     measured; without it the settings do so one by one.  A note says so.  alone: settings; every:
     those and their combinations.
     """
+    # in each turn one job is the default's
     turns = jobs // CHOOSING - 1
     space = f"all {every:,} combinations of what a process keeps for its life"
     if every <= turns:
@@ -835,10 +865,11 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
     """Every other choice of the values of these settings, the fewest variables first."""
     values = _values(settings)
-    found = [
-        Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
-        for chosen in product(*values.values())
-    ]
+    found = []
+    for chosen in product(*values.values()):
+        pairs = zip(values, chosen, strict=True)
+        # an empty value is the choice not to set the variable
+        found.append(Setting({name: value for name, value in pairs if value}))
     known = [dict(one.env) for one in (Setting(), *settings)]
     made = [replace(one, risk=_risk(one, settings)) for one in found if one.env not in known]
     return sorted(made, key=lambda one: len(one.env))
@@ -847,8 +878,11 @@ def combinations(settings: Sequence[Setting]) -> list[Setting]:
 def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
     """Variable → the values that it takes in these settings, and none."""
     values: dict[str, list[str]] = {}
-    for name, value in (pair for one in settings for pair in one.env.items()):
-        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
+    for one in settings:
+        for name, value in one.env.items():
+            taken = values.setdefault(name, [""])
+            if value not in taken:
+                taken.append(value)
     return values
 
 
@@ -915,6 +949,7 @@ class SweepJobs:
 
         ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
         """
+        # a fixed seed, so that a sweep can be repeated as it was
         order = random.Random(1)
         for turn in range(JOBS if settings else 0):
             if turn < LEAST_ROUNDS or time.monotonic() < ends:
@@ -929,6 +964,7 @@ class SweepJobs:
 
         ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
         """
+        # the first job shows what a job takes here
         began = time.monotonic()
         order = random.Random(0)
         await self._turn({}, "pace", order)
@@ -940,6 +976,7 @@ class SweepJobs:
         more = combinations([*settings.values()])
         every = dict(settings) | dict(enumerate(more, first))
         self.made.own_jobs.update(every)
+        # kept free: a job of the default and one of the setting for each that decides
         count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, self.made.notes)
         chosen = {number: every[number] for number in [*every][:count]}
         if search:
@@ -1010,6 +1047,7 @@ class SweepJobs:
             if number not in shares:
                 await self._turn({number: every[number]}, f"choose {turn}", order)
                 shares[number] = self.made.share(number, f"choose {turn}")
+            # also of what is known already, as Optuna waits for the answer to each trial
             study.tell(trial, shares[number])
 
     async def job(
@@ -1026,6 +1064,7 @@ class SweepJobs:
 
         sizes = ",".join(map(str, plan.sizes))
         argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
+        # one call that hangs must leave time to find out who did
         argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
         if plan.simulate_hosts > 1:
             argv += ["--simulate-hosts", str(plan.simulate_hosts)]

@@ -39,4 +39,5 @@ def _watch(worker: Any, key: str) -> None:
             over_since = time.monotonic()
         elif time.monotonic() - over_since > GRACE:
             sys.stderr.write("ncclkit: the reading is over, and so is this worker\n")
+            # `sys.exit` would end this thread alone
             os._exit(0)

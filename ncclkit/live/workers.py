@@ -74,6 +74,7 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
             )
             executor = client.get_executor()
         except (OSError, TimeoutError, RuntimeError, ImportError) as error:
+            # whatever Dask lacks, the logs are read
             on_note(
                 f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host"
                 " read instead."
@@ -111,12 +112,14 @@ def _caretaker(cluster: Any) -> subprocess.Popen[bytes]:
     """A process that cleans up after a cluster of batch jobs when this one is gone."""
     paths = [file.name for file in _key_files(cluster)]
     words = [sys.executable, "-I", "-S", "-c", CARETAKER, cluster.job_name, *paths]
+    # a group of its own, which a Ctrl-C in the terminal does not end
     return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _dismiss(caretaker: subprocess.Popen[bytes]) -> None:
     """Have a caretaker clean up now, and wait for it."""
     try:
+        # this closes its input, for which it waits
         caretaker.communicate(timeout=CARE)
     except subprocess.TimeoutExpired:
         caretaker.kill()

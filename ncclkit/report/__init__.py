@@ -63,6 +63,7 @@ def make(
         raise NcclkitError(
             f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
         )
+    # a notebook that does not declare the parameter would refuse it
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
     values = {}
     for name, value in given.items():
@@ -81,6 +82,7 @@ def make(
         )
     except OSError as error:
         raise NcclkitError(_why_unwritten(error, out)) from error
+    # only now: the report of what was done is written
     if isinstance(failed, KeyboardInterrupt):
         raise failed
     if failed:
@@ -117,6 +119,7 @@ def keep(
             else:
                 cell.outputs = []
     defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
+    # what stands at its default need not be typed again
     given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
     cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
     aliases = None
@@ -164,6 +167,7 @@ def _write_page(
                 for name, replacement in sorted(aliases.replaced.items())
             ),
         )
+        # it tells what the report hides
         replaced(out).chmod(0o600)
 
 

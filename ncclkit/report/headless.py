@@ -95,6 +95,7 @@ def execute(
             language="python",
             progress_bar=sys.stderr.isatty(),
             start_timeout=min(deadline, 120),
+            # all cells share one deadline
             timeout_func=lambda _cell: max(1, round(end - time.monotonic())),
             kernel_manager_class=Kernel,
             extra_arguments=[*QUIET],

@@ -111,6 +111,7 @@ class _DoorCheck:
 
     def _ask(self) -> str:
         """The status of its answer, or why there was none."""
+        # a proxy would answer in the server's place
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(self.address, timeout=PATIENCE) as answer:

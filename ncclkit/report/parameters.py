@@ -60,10 +60,11 @@ def notebook(name: str) -> Path:
 
 def own() -> dict[str, Path]:
     """The kit's own notebooks by name."""
-    files = [
-        (file, folder) for folder in NOTEBOOK_FOLDERS for file in sorted(folder.rglob("*.ipynb"))
-    ]
-    return {str(file.relative_to(folder).with_suffix("")): file for file, folder in files}
+    found = {}
+    for folder in NOTEBOOK_FOLDERS:
+        for file in sorted(folder.rglob("*.ipynb")):
+            found[str(file.relative_to(folder).with_suffix(""))] = file
+    return found
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:

@@ -133,6 +133,7 @@ class Chart(Drawn):
 
 def plain(figure: go.Figure) -> dict[str, Any]:
     """A figure as plotly's own JSON."""
+    # through JSON, as `to_dict` may hold arrays, which no message to the front end takes
     return dict(json.loads(figure.to_json())) | {"config": {"displaylogo": False}}
 
 

@@ -58,6 +58,7 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         y=names,
         zmin=0,
         zmax=2,
+        # each colour twice, so that the three levels are steps and no gradient
         colorscale=[
             [0, SKY],
             [0.33, SKY],
@@ -82,14 +83,13 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         showlegend=False,
         hovertemplate="%{y}<br>last log line at %{x}<extra></extra>",
     )
+    # a heatmap has no legend, so each of its entries is a trace without points
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last line")
     for level, words in WORDS.items():
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
     figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
-    labels = []
-    for row in rows:
-        labels.append(coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name))
+    labels = [_label_of_row(row.name) for row in rows]
     figure.update_yaxes(
         autorange="reversed",
         type="category",
@@ -99,6 +99,12 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         ticktext=labels,
     )
     return figure
+
+
+def _label_of_row(name: str) -> str:
+    if re.fullmatch(r"rank \d+", name):
+        return coloured(name)
+    return safe(name)
 
 
 DIAMOND = {
@@ -150,6 +156,7 @@ def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
         vertical_spacing=TITLE / high,
         subplot_titles=list(titles),
     )
+    # plotly centres the titles of panels; these are read like lines of text
     figure.update_annotations(x=0, xanchor="left", font={"size": 11})
     figure.update_yaxes(automargin=True)
     figure.update_xaxes(title={"text": axis}, automargin=True, row=len(titles), col=1)
@@ -165,6 +172,7 @@ def titled(what: str, names: Sequence[str]) -> str:
 
     What it shows, and the first of its lines in their colours.
     """
+    # with its mark, and the blanks around both
     lengths = [len(name) + 4 for name in names]
     fit = _fitting(len(what), lengths)
     shown = [coloured(name, index) for index, name in enumerate(names[:fit])]
@@ -177,6 +185,7 @@ def titled(what: str, names: Sequence[str]) -> str:
 def _fitting(start: int, lengths: Iterable[int]) -> int:
     """How many words fit abreast behind a start of this length; the first always does."""
     widths = accumulate(lengths, initial=start)
+    # the start itself is the first of the widths
     fit = sum(width <= ABREAST for width in widths) - 1
     return max(fit, 1)
 
@@ -228,9 +237,11 @@ def _collectives_axis(lines: Sequence[RankLine]) -> dict[str, Any]:
     """The axis of a panel: all its collectives, with room for labels, and whole numbers only."""
     low = min(line.points[0][1] for line in lines)
     high = max(line.points[-1][1] for line in lines)
+    # labels stand at the ends of lines, so a third of the range stays free on either side
     room = max(0.3 * (high - low), 1.0)
     axis: dict[str, Any] = {
         "title": {"text": "collective"},
+        # no collective has a number below 0
         "range": [max(low - room, -0.8), high + room],
         "tickformat": ",d",
     }
@@ -256,6 +267,7 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
         # what is odd is drawn over the others
         for line in sorted(lines, key=lambda line: line.behind):
             end, _ = line.points[-1]
+            # a label to the right of what ends in the right half would leave the picture
             _rank_line(figure, line, row, 2 * end > last)
         figure.update_yaxes(_collectives_axis(lines), row=row, col=1)
     figure.update_xaxes(exponentformat="none")
@@ -276,11 +288,13 @@ def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
         y=[number for _, number in line.points],
         name=f"rank {line.rank}",
         mode="lines+markers+text",
+        # a rank is at a collective until it comes to the next one, so lines are steps
         line=look | {"shape": "hv", "width": 3 if line.behind else 2},
         marker={"color": look["color"], "symbol": symbol, "size": [*[0] * before, size]},
         text=[*[""] * before, safe(line.label)],
         textposition=f"{'bottom' if line.behind else 'top'} {'left' if late else 'right'}",
         textfont={"weight": 600} if line.behind else {},
+        # else a mark on the edge of its panel is cut in half
         cliponaxis=False,
         hovertemplate=f"rank {line.rank}: collective %{{y:,}} at %{{x:.4g}}<extra></extra>",
         row=row,
@@ -316,6 +330,7 @@ def matrix(
             customdata=[[safe(names[sender]), safe(names[receiver])] for sender, receiver in found],
             hovertemplate="%{customdata[0]} → %{customdata[1]}<extra>" + safe(words) + "</extra>",
         )
+    # some ten names fit along an axis
     shown = range(0, count, max(1, math.ceil(count / 10)))
     ticks = {
         "tickvals": list(shown),
@@ -327,6 +342,7 @@ def matrix(
     if what == "host":
         angle = -40
     figure.update_xaxes(title={"text": f"to {what}"}, tickangle=angle, **ticks)
+    # senders from the top down, as in the other tables
     figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
     return figure
 
@@ -372,6 +388,7 @@ def heatmap(
     figure.add_heatmap(
         z=cells,
         colorscale="Cividis",
+        # from zero, or a difference of a few percent would take all colours
         zmin=0,
         zmax=max(known, default=1.0),
         xgap=1,
@@ -433,6 +450,7 @@ def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
             x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip"
         )
         return
+    # a little less than half a cell, so that frames of neighbours stay apart
     half = 0.47
     corners = ((-half, -half), (half, -half), (half, half), (-half, half), (-half, -half))
     points: list[tuple[float | None, float | None]] = []

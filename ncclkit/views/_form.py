@@ -92,6 +92,7 @@ class Progress:
         }.get(str(record.get("kind")))
         if handle is None:
             return
+        # records come from other hosts too, and a form must survive each of them
         try:
             handle(record)
         except (TypeError, ValueError, KeyError, ArithmeticError) as error:
@@ -184,6 +185,7 @@ class Progress:
         if phase == "size":
             self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
         if phase == "step":
+            # ranks report in any order, and the furthest stands for the run
             self.step = max(self.step or 0, int(record.get("step", 0)))
         if phase == "error":
             self.errors[rank] = str(record.get("error", ""))
@@ -221,6 +223,7 @@ class Progress:
         self._measured[str(record["op"]), count] = measured
 
     def _line(self, record: Mapping[str, Any]) -> None:
+        # a line may be megabytes long, and each drawing sends all that are kept
         self.log.append(str(record.get("line") or record.get("say") or "")[:2000])
 
 
@@ -310,6 +313,7 @@ class Form(View, ABC):
             shown = ""
         else:
             shown = self._answer.summary
+        # what the answer says already is not said twice
         said = [why for why in (*wrong.values(), *self._marked.values()) if why != shown]
         if said:
             self._refuse("; ".join(dict.fromkeys(said)))
@@ -330,6 +334,7 @@ class Form(View, ABC):
 
     def widget(self) -> W.Widget:
         """The fields, the buttons and what came out."""
+        # a form may be made where no loop runs yet
         self._loop = main_loop() or self._loop
         self._displayed = True
         return self._box
@@ -345,6 +350,7 @@ class Form(View, ABC):
         if isinstance(self._answer, Drawn):
             drawn = self._answer._repr_mimebundle_()
         figure = {}
+        # of the answer only the figure: its words stand in the static face already
         for kind, shown in drawn.items():
             if kind == PLOTLY:
                 figure[kind] = shown
@@ -373,6 +379,7 @@ class Form(View, ABC):
         Without a run it does nothing.
         """
         if self._task is not None:
+            # by this an Interrupt, which cancels the task as well, is told apart in `_act`
             self._cancel_requested = True
             self._task.cancel()
 
@@ -432,6 +439,7 @@ class Form(View, ABC):
             self._refuse(str(error))
             raise
         self._cancel_requested, self.progress, self._answer = False, Progress(0), None
+        # the old curve stays, in grey, until there is a new one
         self.drawing.add_class("nk-old")
         self._lock(True)
         self._task = asyncio.ensure_future(work)
@@ -457,6 +465,7 @@ class Form(View, ABC):
 
     def _end(self, show: Callable[[], None]) -> None:
         """Show the last state, and unlock."""
+        # a drawing that is still due would overwrite the last state
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -557,6 +566,7 @@ def trail(progress: Progress) -> Markup:
 
 def log_lines(progress: Progress) -> Markup:
     """The last lines of the launcher's log, folded; empty where there is none."""
+    # torchrun frames its warnings with lines of asterisks
     said = [line for line in progress.log if line.strip(" *")]
     return fold(
         f"Last {plural(len(said), 'line')} of the log", pre("\n".join(said)) if said else ""

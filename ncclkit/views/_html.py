@@ -139,6 +139,7 @@ def common(paths: Iterable[object]) -> str:
     Empty where some are relative.
     """
     folders = {os.path.dirname(str(path)) for path in paths}
+    # `commonpath` raises where relative paths are among absolute ones
     if folders and all(map(os.path.isabs, folders)):
         return os.path.commonpath(folders)
     return ""

@@ -165,6 +165,7 @@ class AskForm(Form):
     def __init__(self, case: Case, diagnosis: Diagnosis | None = None) -> None:
         """diagnosis: the verdict on the case, where it is known already."""
         self._case = case
+        # before the form is laid out, which asks at once what its buttons can do
         self._judged = diagnosis or diagnose(case)
         yes = W.Button(description="Yes", icon="check", button_style="primary")
         self.no = W.Button(description="No", icon="times")
@@ -265,7 +266,9 @@ class AskForm(Form):
         question = self.question
         if question is None:
             return self._view()
+        # a look may take 15 s, and Cancel has to work meanwhile
         sight = await asyncio.to_thread(questions.look_for_me, self._case, question)
+        # what was seen does not decide, so it is shown, and the user is asked
         if sight.answer == "unknown":
             return self._view(sight)
         questions.add_answer(self._case, question, sight.answer, "check", sight.text)

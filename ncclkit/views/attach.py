@@ -148,6 +148,7 @@ def stacks_view(
         if event.kind == "telemetry.utilization":
             utilization.append(_utilization_row(event.rank, event.data))
     sure = ""
+    # what is only possible does not lead; the places of the ranks do then
     for finding in found:
         if finding.strength in SURE:
             sure = finding.say

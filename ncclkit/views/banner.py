@@ -156,6 +156,7 @@ def measured(case: Case) -> str:
     bound = recorded_bound(known, case.facts)
     said = bandwidth_summary(last, known.expected, bound.allows if bound else "")
     compared = first_judgement([row for row in last if row.op == known.op], bound)
+    # neither: the message is too small for its speed to say anything of the links
     if compared is None or compared.exceeds or not (compared.low or compared.normal):
         return said
     if compared.slow:

@@ -79,6 +79,7 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
     gpus = "none"
     if row["gpus"]:
         gpus = f"{row['gpus']} {row['model']}".strip()
+    # Slurm writes ALL where nobody is excluded
     if row["accounts"] in ("", "ALL"):
         allowed = "everybody"
     else:

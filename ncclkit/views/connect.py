@@ -147,6 +147,7 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
 
 def _again(link: NetworkPath) -> str:
     share = link.resent or 0.0
+    # single packets get lost on a sound network, too
     if share >= 0.01:
         return f", {percent(share)} sent again"
     return ""
@@ -200,6 +201,7 @@ def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
         return "–"
     ahead = mean(offsets)
     error = min(errors)
+    # within the uncertainty nobody can tell which clock is ahead
     if abs(ahead) <= error:
         return f"the same within {format_time(1e6 * error)}"
     side = "behind"

@@ -60,14 +60,14 @@ def checkpoints_view(path: str | Path) -> View:
     """
     found = resume.checkpoints(path)
     base = os.path.commonpath([file.path.parent for file in found])
-    columns: Columns = {
-        "File": [el("code", os.path.relpath(file.path, base)) for file in found],
-        "Size": [el("span", format_bytes(file.bytes), cls="nk-whole") for file in found],
-        "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
-        "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
-    }
-    rows = zip(*columns.values(), strict=True)
-    return View(_checkpoints_summary(found), fit(table(tuple(columns), rows)))
+    head = ("File", "Size", "Is it whole?", "Where the loaders stood")
+    rows = []
+    for file in found:
+        name = el("code", os.path.relpath(file.path, base))
+        size = el("span", format_bytes(file.bytes), cls="nk-whole")
+        state = join(badge(*WHOLE[file.whole]), " ", file.words)
+        rows.append((name, size, state, badge(*POSITION[file.position])))
+    return View(_checkpoints_summary(found), fit(table(head, rows)))
 
 
 WHOLE = {
@@ -176,6 +176,7 @@ def loss_difference(stages: Sequence[Stage]) -> float | None:
     for first_losses, *others in alike.values():
         for losses in others:
             for first, value in zip(first_losses, losses, strict=True):
+                # a loss may be 0
                 differences.append(abs(value - first) / max(abs(first), 1e-12))
     return max(differences, default=None)
 
@@ -218,6 +219,7 @@ def _sweep_summary(found: LoaderSweep) -> str:
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
     if not _has_knee(found):
+        # from the back, so that of several choices with as many workers the first one stays
         rows = {int(row["workers"]): row for row in reversed(found.rows)}
         steps = ", ".join(f"{_between(rows[count])} with {count}" for count in found.alike)
         return (
@@ -276,6 +278,7 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
             col=1,
         )
     figure.update_yaxes(rangemode="tozero")
+    # choices, not numbers: 0, 2 and 16 workers stand at equal distances
     figure.update_xaxes(type="category")
     if _has_knee(found):
         figure.add_vline(
@@ -355,6 +358,7 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
             open_files = getattr(step, layout)
             if open_files is not None:
                 files[layout][step.ranks] = open_files
+    # one point gives no straight line
     known = len(files["one"]) > 1
     plans = {}
     if known:
@@ -364,6 +368,7 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     for step in steps:
         if step.limit is not None:
             limits.append(step.limit)
+    # where hosts differ, the smallest limit is reached first
     limit = min(limits, default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
@@ -418,6 +423,7 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
     """How the need compares with what a rank may open, and the ranks at which pairs would exceed
     it.
     """
+    # negative: unlimited
     if limit is None or limit < 0:
         return (
             "How many files a rank may open is unlimited or not known: ask ulimit -n inside the"
@@ -496,6 +502,7 @@ def _scaling_figure(
             hovertemplate="%{y:,.0f} are allowed<extra></extra>",
         )
     figure.update_xaxes(title={"text": "ranks"}, tickvals=sorted({*files["one"], ranks}))
+    # pairs take many times the files of one communicator, so only a logarithmic axis shows both
     return figure.update_yaxes(title={"text": "open files of a rank"}, type="log", dtick=1)
 
 
@@ -567,6 +574,7 @@ def _load_balance(found: Sequence[Resume]) -> str:
         )
         if not reading:
             continue
+        # the lower middle, so that of two ranks the slow one is not compared with itself
         slow, middle = reading[-1], reading[(len(reading) - 1) // 2]
         if len(reading) == 1 or (slow.batch or 0) <= UNEVEN * (middle.batch or 0):
             return "In training, all ranks read their batches equally fast."
@@ -604,6 +612,7 @@ def _resume_figure(found: Sequence[Resume]) -> go.Figure:
             cliponaxis=False,
             hovertemplate=f"{name} %{{text}}<extra></extra>",
         )
+    # room for the words behind the bars
     figure.update_xaxes(title={"text": "seconds since the start"}, range=[0, 1.2 * max(longest)])
     return figure.update_yaxes(
         autorange="reversed", automargin=True, categoryorder="category ascending", showgrid=False

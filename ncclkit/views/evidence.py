@@ -246,6 +246,7 @@ def _raw(group: Sequence[Event]) -> Markup:
     times = ""
     if count > 1:
         times = f" (× {count:,})"
+    # a line may be megabytes long
     return el("span", excerpt(group[0])[:300], times, cls="nk-raw")
 
 

@@ -177,6 +177,7 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
 def _pair(
     what: str, before: float | None, after: float | None, words: Callable[[float], str]
 ) -> Markup:
+    # both may be 0, and then nothing has a width
     most = max(before or 0.0, after or 0.0) or 1.0
     rows = []
     for name, value in (("before", before), ("after", after)):
@@ -355,6 +356,7 @@ class CheckForm(Form):
         self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0
     ) -> None:
         self._case = case
+        # with facts of Slurm the notebook shows its login node already
         if case.facts_of("scheduler."):
             self._card = []
         else:
@@ -364,6 +366,7 @@ class CheckForm(Form):
             "deadline": deadline,
             "on_record": self.observe,
         }
+        # the suspects to choose from are those of a verdict
         if not case.findings:
             diagnose(case)
         self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide())
@@ -434,6 +437,7 @@ class CheckForm(Form):
         try:
             await fixes.close(self._case, **self._how)
         except NcclkitError as error:
+            # after Cancel the cell has to end
             if self._cancel_requested:
                 raise
             return self._closed(fixes.experiments(self._case)[before:], str(error))
@@ -443,6 +447,7 @@ class CheckForm(Form):
         return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])
 
     def _closed(self, made: Sequence[ExperimentRecord], problem: str = "") -> Closed:
+        # verdicts have changed, so others may be suspects now
         self.suspect.options = self._suspects()
         return Closed(self._case, made, problem)
 

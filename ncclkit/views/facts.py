@@ -195,6 +195,7 @@ def _headline(known: Sequence[Fact]) -> Markup:
     """The facts of a card that decide most often, as far as they can be said in a few words."""
     held: dict[str, list[Fact]] = defaultdict(list)
     for fact in known:
+        # a fact with a rank is of its process, not of the host
         if fact.name in FIRST and fact.rank is None:
             held[fact.name].append(fact)
     brief = []
@@ -218,6 +219,7 @@ def _brief(facts: Sequence[Fact]) -> str:
     for fact in facts:
         by_value[repr(fact.value)].append(fact)
     most = max(by_value.values(), key=len)
+    # what half of the hosts have is not the usual value
     if len(most) * 2 <= len(facts):
         return f"{len(by_value):,} different values"
     words = themes.brief(most[0].value, most[0].unit)
@@ -349,6 +351,7 @@ def how_to_find_out(name: str) -> Markup:
             parts.append("#")
         else:
             parts.append(part)
+    # the longest beginning first, as it is the most special one
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     found = None
     for start in starts:
@@ -378,6 +381,7 @@ def known_table(facts: Sequence[Fact]) -> Markup:
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
         groups = list(values.values())
+        # where not all are shown, those of most hosts are
         if len(groups) > EACH:
             groups.sort(key=len, reverse=True)
         for group in groups[:EACH]:

@@ -58,6 +58,7 @@ def culprits(findings: Iterable[Finding]) -> Culprits | None:
     ranks = None
     if first:
         ranks = first.culprits.get("ranks")
+    # what is only possible must not contradict a picture
     if first is None or not ranks or first.strength not in SURE:
         return None
     return Culprits(first.cause, first.strength, frozenset(ranks))
@@ -112,6 +113,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
     these, and then each stands under its name. headline: False where a banner above has said the
     verdict; the first card then has the title of its cause.
     """
+    # before any attribute is asked for: a mapping is no case, whatever its keys are called
     if isinstance(source, Mapping):
         return _several_findings(source, headline)
     rows = _rows_of(source)
@@ -132,6 +134,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
         parts += map(_risk_card, risks)
     missing = [(code(finding.cause), _missing(finding)) for finding in unknown]
     listed = table(("Cause", "What is missing"), missing)
+    # the banner, which stands above only then, links to this list
     if listed and not headline:
         listed = el("div", listed, id=NOT_EVALUATED)
     causes = plural(len(unknown), "cause")
@@ -140,6 +143,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
     checks = plural(len(clear), "check")
     parts.append(fold(f"{checks} passed", table(("Cause", "Why it is clear"), passed)))
     body = join(*parts)
+    # a job that is only slow has findings as well, and its own sentence
     decided = found and getattr(source, "verdict", "found") == "found"
     summary = ""
     if not decided:
@@ -209,6 +213,7 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
         said = finding.say or finding.cause
     sentence = f"{number}. {said}"
     steps = [_advice(finding.advice), _experiment(finding.next)]
+    # what only fits the symptom has to be made sure of first; a fix would be a guess
     if finding.experiment_first:
         steps.reverse()
     body = join(_culprits(finding), evidence_part(finding.evidence, lines), *steps)
@@ -261,6 +266,7 @@ class CitedLines:
     """
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
+        # facts and measurements have no file, and would leave no folder in common
         paths = (cite(piece)["path"] for piece in evidence if isinstance(piece, Event))
         self._base = common(path for path in paths if path)
         self._shown: dict[str, Markup] = {}
@@ -270,6 +276,7 @@ class CitedLines:
         first = cite(pieces[0])
         places = [self._place(piece) for piece in pieces]
         said = _text_of(pieces[0])
+        # a traceback that all ranks print stands once, in full
         if said not in self._shown:
             text = pre(first["text"])
         else:
@@ -297,7 +304,9 @@ def _text_of(piece: Evidence) -> str:
 
     A traceback is the same on every rank, other lines differ.
     """
+    # launchers put each rank's own mark before the same line
     text = MARKS.sub("", str(cite(piece)["text"]))
+    # addresses and line numbers in a traceback differ from rank to rank
     if "most recent call" in text:
         return NUMBERS.sub("#", text)
     return text
@@ -308,6 +317,7 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
     lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
+        # by what they say, as the same line of 64 ranks is one piece of evidence
         alike.setdefault(_text_of(piece), []).append(piece)
     shown = [lines.show(pieces) for pieces in alike.values()]
     rest = shown[SHOWN:]

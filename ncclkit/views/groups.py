@@ -109,8 +109,10 @@ def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure
             if event.time is not None:
                 dates.append(event.time)
         lasts[one.rank] = max(dates, default=0.0)
+    # dumps alone have no times, and such a group cannot be drawn over them
     dated = [(key, ranks) for key, ranks in groups if any(at.history for at in ranks.values())]
     uneven = [(key, ranks) for key, ranks in dated if _ranks_behind(ranks)]
+    # where nobody is behind, one group shows it
     shown = uneven[:PANELS] or dated[:1]
     times: list[float] = []
     waiting: list[float] = []
@@ -122,6 +124,7 @@ def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure
                 waiting.append(lasts[rank])
     if not times:
         return None
+    # a rank may have logged after the last call that its group shows
     scale = Scale(min(times), max([*times, *waiting]), True)
     panels = {_group_name(key): _rank_lines(ranks, lasts, scale) for key, ranks in shown}
     return _draw.progress(panels, scale.axis)
@@ -135,6 +138,7 @@ def _rank_lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[
     furthest = _furthest_place(ranks)
     drawn = {}
     for rank, at in ranks.items():
+        # nothing dates the calls of a rank that made none, and yet it is the one to be seen
         entered_none = _place_of(at) == 0 < furthest
         if at.history or entered_none:
             drawn[rank] = at
@@ -144,6 +148,7 @@ def _rank_lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[
         odd = behind
     else:
         odd = set(drawn) - behind
+    # the odd ones first, so that they are drawn however many ranks there are
     chosen = sorted(drawn, key=lambda rank: (rank not in odd, rank))[:EACH]
     points = {rank: _points_of(drawn[rank], lasts[rank], scale) for rank in chosen}
     # of those that came equally far the longest line has the label
@@ -171,12 +176,14 @@ def _points_of(at: RankProgress, last: float, scale: Scale) -> list[tuple[float,
 
 def _is_waiting(at: RankProgress) -> bool:
     """Whether it is in a collective that it is not known to have completed."""
+    # a dump tells completed calls, a watchdog only enqueued ones: what is not told counts as open
     return (at.enqueued or 0) > (at.completed or 0)
 
 
 def _label_of(place: int, ranks: Ranks, furthest: int) -> str:
     """``rank 2 stopped at 11``, ``3 ranks wait in all_reduce 12``."""
     alike = [rank for rank, at in ranks.items() if _place_of(at) == place]
+    # up to three ranks fit beside the end of a line
     if len(alike) <= 3:
         named = numbered("rank", alike)
     else:
@@ -232,6 +239,7 @@ def _agreed_headline(case: Case) -> Headline:
 
     Of a single rank there is nothing to compare.
     """
+    # of ranks without a line it would be said that they agree
     logged = _ranks_with_lines(case)
     if len(logged) == 1:
         alone = f"Only rank {logged[0]}'s log was given: there is no other to compare it with"
@@ -243,6 +251,7 @@ def _place_of(at: RankProgress) -> int:
     """The furthest that a rank came, whatever shows it; 0 where it has entered none."""
     said = (at.enqueued, at.started, at.completed)
     known = [number for number in said if number is not None]
+    # numbers of all three kinds are of one sequence, so the largest is the furthest
     return max(known, default=0)
 
 
@@ -272,6 +281,7 @@ def _progress_headline(
         first = [rank for rank in ranks if rank not in set(behind)]
         between = f"The ranks of {name} are between collective {least:,} and {furthest:,}"
         return f"{between}; {numbered('rank', first)} came furthest", first
+    # only those that came furthest: those behind are in another call
     others = [at for at in ranks.values() if _place_of(at) == furthest]
     hangs = all(map(_is_waiting, others))
     verb = "came to"
@@ -310,6 +320,7 @@ def _even_headline(
         came = f"came to collective {place:,} of {name}"
     else:
         came = f"entered no collective of {name}"
+    # a single log shows its rank in front of everybody, which says nothing of the job
     if len(known) == 1 and known == _ranks_with_lines(case):
         return f"Only rank {known[0]}'s log was given: it {came}", known
     if not silent:
@@ -317,6 +328,7 @@ def _even_headline(
             every = f"every rank {came}"
         else:
             every = f"in each of {len(groups):,} groups every rank came equally far"
+        # where a verdict names culprits, "no rank is behind" would read like a denial
         if verdict:
             return text.start(every), ()
         return f"No rank is behind: {every}", ()
@@ -343,22 +355,28 @@ def _group_name(key: tuple[str, str]) -> str:
 
 def _group_card(key: tuple[str, str], ranks: Ranks) -> Markup:
     """One group: ranks in the same state share a row, those behind come first."""
+    states = _ranks_by_state(ranks)
     furthest = _furthest_place(ranks)
-    states: dict[State, list[int]] = {}
-    for rank, at in ranks.items():
-        state = State(_place_of(at), at.op, at.enqueued, at.started, at.completed)
-        states.setdefault(state, []).append(rank)
+    # of ranks at one place the fewer come first: they are the odd ones
     ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
     rows = [_state_row(state, held, furthest) for state, held in ordered[:STATES]]
     # a column in which nothing is known is left out
     known = []
-    for column in range(len(PROGRESS)):
-        known.append(any(row[column] != "–" for row in rows))
+    for column in zip(*rows, strict=True):
+        known.append(any(cell != "–" for cell in column))
     head = list(compress(PROGRESS, known))
-    shown = table(head, [list(compress(row, known)) for row in rows])
+    kept = [list(compress(row, known)) for row in rows]
     title = el("h4", code(_group_name(key)), f" {plural(len(ranks), 'rank')}")
     more = left_out(len(ordered) - STATES, "states")
-    return el("section", title, fit(shown), more, cls="nk-card")
+    return el("section", title, fit(table(head, kept)), more, cls="nk-card")
+
+
+def _ranks_by_state(ranks: Ranks) -> dict[State, list[int]]:
+    states: dict[State, list[int]] = {}
+    for rank, at in ranks.items():
+        state = State(_place_of(at), at.op, at.enqueued, at.started, at.completed)
+        states.setdefault(state, []).append(rank)
+    return states
 
 
 def _even_groups(groups: Groups) -> Markup:
@@ -441,6 +459,7 @@ def _names_of_sides(one: Disagreement) -> tuple[str, str]:
         return "Missing", "Waiting"
     if one.what == "stuck":
         return "Finished it", "Waiting"
+    # of equal sides neither is the majority
     if len(one.minority) >= len(one.majority):
         return "One side", "The other side"
     return "The odd ones", "The majority"
@@ -473,6 +492,7 @@ def _clocks_summary(known: Sequence[Clock]) -> str:
 
 
 def _is_off(clock: Clock) -> bool:
+    # clocks that differ by less than the uncertainty of their offset may be equal
     return abs(clock.offset) > max(AGREE, clock.spread)
 
 

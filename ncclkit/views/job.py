@@ -24,6 +24,7 @@ Variables = Mapping[str, Mapping[str, Sequence[Any]]]
 
 def job_view(case: Case) -> View:
     """Ranks, hosts, versions, network, communicators, and where variables differ between ranks."""
+    # earlier runs of the same folder had other ranks and versions
     scope = case.latest()
     job = describe(scope)
     comms = communicators.communicators(scope.events)
@@ -101,6 +102,7 @@ def _facts(job: Mapping[str, Any], case: Case) -> Markup:
 def _comms(comms: Sequence[Communicator]) -> Markup:
     """Incomplete ones first; of many, complete ones of one size and parent share a row."""
     alike: dict[tuple[object, ...], list[Communicator]] = {}
+    # complete communicators of one shape are many and alike; an incomplete one is the trouble
     for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
         own_row = ""
         if not comm.complete or len(comms) <= SHOWN:
@@ -118,6 +120,7 @@ def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:
         name = code(comm.id)
     else:
         name = join(f"{len(held):,} of them, such as ", code(comm.id))
+    # members are numbers within the communicator, and people know global ranks
     if len(comm.ranks) == len(comm.members):
         ranks = sorted(comm.ranks.values())
     else:
@@ -132,8 +135,10 @@ def _state(comm: Communicator) -> Markup:
     if comm.complete:
         return badge("✓", "all initialised", "checked")
     absent = []
+    # of several possibilities `why` says that nobody can tell who is absent
     if not comm.why.startswith("several"):
         absent = sorted(set(range(comm.size)) - comm.done)
+    # where most are absent the log holds few ranks, and their names would be a long list
     if 0 < len(absent) * 2 < comm.size:
         named = f"{numbered('its rank', absent)} never finished"
     else:
@@ -145,6 +150,7 @@ def _differing(known: Variables, case: Case) -> Variables:
     """Variables with two values, or that only some of the ranks have set that finished
     their init.
     """
+    # a rank that died during its init has not printed all its variables
     whole = set()
     for event in case.of("nccl.init"):
         if event.data.phase == "done" and event.rank is not None:
@@ -163,6 +169,7 @@ def _differing(known: Variables, case: Case) -> Variables:
 def _table(known: Variables) -> Markup:
     rows = []
     for name, values in sorted(known.items()):
+        # the value that fewest have is the odd one
         for value, places in sorted(values.items(), key=lambda item: len(item[1])):
             rows.append((code(name), code(value), _where(places)))
     return fit(table(("Variable", "Value", "Where"), rows))

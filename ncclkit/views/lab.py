@@ -67,6 +67,7 @@ class LabForm(Form):
     CANCELLED = "Cancelled; what the job left until then stays in the case folder"
 
     def __init__(self, case: Case, fault: str, ranks: int = 0, **choices: Any) -> None:
+        # taken from the function itself, so the form cannot know other choices than it does
         known = inspect.signature(injection.inject).parameters.keys() - TAKEN
         strange = sorted(choices.keys() - known)
         if strange:
@@ -84,6 +85,7 @@ class LabForm(Form):
         )
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
+        # after the layout, in which the place for it is made
         self.fault.observe(lambda _change: self._show(page_frame(self.summary)), "value")
 
     @property
@@ -120,6 +122,7 @@ class Guess(View):
         self._answers = answers
         self._shown = 0
         super().__init__(asked, Markup(""))
+        # a guess that was made before stands there again
         self.pick = _choices(answers, 0)
         self.notice = W.HTML()
         self.hints = W.HTML()

@@ -71,6 +71,7 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
         return judged(found)
 
     is_here = job.strip() == "here"
+    # on a login node nothing heavy runs unasked
     if not is_here and scheduler.is_login_node():
         return BatchTest(case, job, ProbeOptions(**options), expect)
     return LiveTest(ProbeOptions(**options, here=is_here), start, expect)
@@ -144,6 +145,7 @@ class LiveTest(Form):
     def observe(self, record: dict[str, Any]) -> None:
         """Take one wire record."""
         super().observe(record)
+        # once for a run: each expectation reads all facts of the case
         if self.progress.measurements and not self.measurements:
             self._limit = self._expect(self.progress.measurements[0], self._running)
         self.measurements = self.progress.measurements
@@ -160,6 +162,7 @@ class LiveTest(Form):
 
         It may also have failed, or been stopped, and still be a run.
         """
+        # a run that was stopped returns no measurements, but has sent some
         self.measurements = list(outcome.measurements) or self.progress.measurements
         self._slow = bool(outcome.warning)
         if outcome.expectation is not None:  # which a busy host leaves without a reference
@@ -213,6 +216,7 @@ class LiveTest(Form):
     def _enter(self, state: str, outcome: str) -> None:
         self.state = state
         self._outcome = outcome
+        # so that the next drawing draws the curve, whatever was drawn before
         self._drawn = -1
         self.draw()
 
@@ -262,6 +266,7 @@ class BatchTest(LiveTest):
         super().__init__(options, self._follow, expect)
         self.start.description = "Submit"
         self.start.icon = "paper-plane"
+        # after the layout, which puts the fields of the job into a row of their own
         self._fields = (*self._fields, *self.job.values())
         for field in self.job.values():
             field.observe(self._changed, "value")
@@ -321,12 +326,14 @@ class BatchTest(LiveTest):
         last = None
         if mine:
             last = mine[-1]
+        # the state is asked of Slurm, which may take seconds
         is_over = last is None or (await asyncio.to_thread(submit.job_state, last)).over
         if self._asked_for and is_over:
             self._asked_for = False  # once: to run the cell again shows what came of it
             return await submit.live_test(self._case, asked, self._job_options(), on_record)
         if last is not None:
             return await submit.watch(self._case, last, on_record)
+        # no job was submitted, and none may be without being asked for
         plan = Plan("all_reduce", (), 0, "", asked.python, asked.timeout)
         why = scheduler.refusal("the live test", "probe")
         return Run(plan, self._case.path or Path(), "not started", 0.0, problem=f"{why}.")
@@ -340,6 +347,7 @@ def _misfits(
     kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]
 ) -> dict[W.Widget, str]:
     """Controls whose value alone no options can be made of, with the reason."""
+    # each alone, with the others as they are by default, so that one field is blamed
     return complaints({one: partial(kind, **{name: one.value}) for name, one in controls.items()})
 
 
@@ -392,6 +400,7 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
     if name == "max_bytes":
         return W.Dropdown, {"options": sizes(value)}
     if choices:
+        # a value that came from a parameter may not be among those that are proposed
         return W.Dropdown, {"options": [*dict.fromkeys((*choices, value))]}
     if isinstance(value, bool):
         return W.Checkbox, {"indent": False}

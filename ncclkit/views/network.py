@@ -113,6 +113,7 @@ def network_view(case: Case) -> View:
     for held in kinds:
         hosts = [network.host for network in held]
         alike.append((hosts, network_sentence(held[0])))
+    # the usual network last, as the rare ones are to be looked at
     *rare, usual = kinds
     shown = [*rare[: SHOWN - 1], usual]
     parts = [_network_part(held, alone=not rare) for held in shown]
@@ -139,13 +140,14 @@ def network_sentence(network: Network) -> str:
     And why they find nothing where they do.
     """
     picks = network.picks
-    named = {who: _interface_words(network, name) for who, name in picks.items()}
+    words = [f"{who} will use {_interface_words(network, name)}" for who, name in picks.items()]
     if len(picks) == len(PICKS) and len(set(picks.values())) == 1:
-        uses = f"NCCL and gloo will both use {named['NCCL']}"
-    else:
-        uses = ", ".join(f"{who} will use {words}" for who, words in named.items())
-    lost = [f"{who} finds no interface: {why}" for who, why in _without_interface(network)]
-    return "; ".join(filter(None, (uses, *lost, _rdma_share(network))))
+        words = [f"NCCL and gloo will both use {_interface_words(network, picks['NCCL'])}"]
+    sentences = [", ".join(words)]
+    for who, why in _without_interface(network):
+        sentences.append(f"{who} finds no interface: {why}")
+    sentences.append(_rdma_share(network))
+    return "; ".join(filter(None, sentences))
 
 
 def _rdma_share(network: Network) -> str:
@@ -165,6 +167,7 @@ def _rdma_share(network: Network) -> str:
 
 def _without_interface(network: Network) -> list[tuple[str, str]]:
     """Who finds no interface, and why."""
+    # facts of another agent may lack the name altogether
     unread = Fact("", why="it was not looked at")
     found = []
     for who, name in PICKS.items():
@@ -234,6 +237,7 @@ def _interface_rows(network: Network) -> Iterator[tuple[object, ...]]:
     """One row per interface; those that will be used first."""
     used = _users_of_interfaces(network)
     rows = network.rows("net.interfaces")
+    # the table is cut at `MOST` rows, and what is used must be among them
     rows.sort(key=lambda row: str(row.get("name")) not in used)
     for row in rows:
         name = str(row.get("name", "?"))
@@ -259,6 +263,7 @@ def _users_of_interfaces(network: Network) -> dict[str, list[Markup]]:
         if row.get("kind") == "loopback":
             loopbacks.add(str(row.get("name")))
     for who, name in network.picks.items():
+        # loopback is a choice that works on one host and hangs on two
         if name in loopbacks:
             users[name].append(badge("▲", who, "lonely"))
         else:
@@ -400,6 +405,7 @@ def _transport_of_pairs(case: Case) -> dict[Pair, str]:
 def _transport_words(transport: str, gdr: bool) -> str:
     """``P2P/CUMEM``, ``NET/IB with GPUDirect RDMA``: without the number of the device."""
     names = []
+    # the third part is the number of a device, by which equal paths would look different
     for name in transport.split(" / "):
         kind = name.split("/")[:2]
         names.append("/".join(kind))
@@ -435,6 +441,7 @@ def _axis_names(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict
     if len(ranks) <= EACH or any(rank not in hosts for rank in ranks):
         named = [str(rank) for rank in ranks]
         return named, {rank: place for place, rank in enumerate(ranks)}, "rank"
+    # in the order of ranks, so that neighbours in the matrix are neighbours in the job
     names = list(dict.fromkeys(hosts[rank] for rank in ranks))
     places = {name: place for place, name in enumerate(names)}
     return names, {rank: places[hosts[rank]] for rank in ranks}, "host"
@@ -458,6 +465,7 @@ def _host_words(pairs: Iterable[Pair], hosts: Mapping[int, str]) -> str:
     inside = set()
     across = 0
     for src, dst in pairs:
+        # of ranks whose hosts are not known nothing is said
         here = hosts.get(src, "")
         there = hosts.get(dst, "")
         if here != there:

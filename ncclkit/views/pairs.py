@@ -71,6 +71,7 @@ def _stage_lights(found: StagedTest) -> Markup:
     at_fault = {*found.slow_ranks, *found.corrupt}
     lights = [_stage_light("each rank alone", len(found.alone), len(at_fault))]
     # with one rank a node there is no such stage
+    # a stage that this job cannot have is not one that it failed to reach
     shared = any(len(node) > 1 for node in found.nodes.values())
     if inner or shared:
         lights.append(_stage_light("pairs in a node", len(inner), len(inner & bad)))
@@ -83,6 +84,7 @@ def _stage_lights(found: StagedTest) -> Markup:
     if growing:
         lights.append(_groups_light("more and more nodes", growing))
     every = _groups_of(found, "all")
+    # one rank alone has no such stage
     if every or found.ranks > 1:
         lights.append(_groups_light("all ranks", every))
     return el("p", *lights, cls="nk-lights")
@@ -183,6 +185,7 @@ def _pair_matrix(found: StagedTest) -> go.Figure:
     count = found.ranks
     cells: list[list[float | None]] = [[None] * count for _ in range(count)]
     for pair in found.pairs:
+        # one measurement stands for both directions
         cells[pair.a][pair.b] = cells[pair.b][pair.a] = pair.bandwidth
     odd = (
         ("slow or wrong", "", set(found.bad) - set(found.silent)),

@@ -82,6 +82,7 @@ class Planner(Drawn):
         self.controls = {name: _control(each) for name, each in fields.items()}
         self._above, self._below = W.HTML(), W.HTML()
         self._drawing = W.Output(layout=W.Layout(width="100%"))
+        # worked out at once, as a report shows the answer without any click
         found = answer(case, self.values)
         super().__init__(found.summary, found.figure, self._with_values(found))
         for control in self.controls.values():
@@ -97,6 +98,7 @@ class Planner(Drawn):
         if self._box is None:
             shown = [row(*self.controls.values()), self._above, self._drawing, self._below]
             self._box = W.VBox(shown, layout=W.Layout(width="100%"))
+            # the widget may be opened after fields were changed elsewhere
             self._changed({})
         return self._box
 
@@ -140,6 +142,7 @@ def _bars(
     parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]
 ) -> go.Figure:
     """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
+    # parts of nothing would each take a line
     shown = {name: value for name, value in parts.items() if value}
     several = len(shown)
     shown["together"] = sum(parts.values())
@@ -164,7 +167,9 @@ def _bars(
     )
     for (name, value), dash in zip(lines.items(), ("dash", "dot"), strict=False):
         _limit(figure, value, f"{name}: {show(value)}", dash)
+    # where nothing is needed the axis still has a length
     top = max([*shown.values(), *lines.values(), 1e-9])
+    # room for the numbers behind the bars
     figure.update_xaxes(title={"text": unit}, range=[0, 1.25 * top])
     return figure.update_yaxes(autorange="reversed")
 
@@ -194,6 +199,7 @@ def _local(case: Case) -> tuple[int, str]:
     """Ranks of a host: one for each GPU; two without any, as the small job has."""
     count = _fact(case, "gpu.count")
     if count is None:
+        # unlike a host that was asked and has no GPU, one that was not asked may be any
         return 8, ""
     if count:
         return count, "gpu.count"
@@ -202,6 +208,7 @@ def _local(case: Case) -> tuple[int, str]:
 
 def _ranks(case: Case) -> tuple[int, str]:
     ranks = max((m.ranks for m in case.measurements), default=0)
+    # one rank alone is a trial, and no job to plan for
     if ranks > 1:
         return ranks, "the last live test"
     return 8, ""
@@ -238,6 +245,7 @@ def _seconds(
     label: str, resume_time: float | None, script_time: float | None, otherwise: float
 ) -> Field:
     """A field with the longest time that a resumed run, or the user's script, took here."""
+    # the longer of both, as a timeout has to outlast either
     if script_time and script_time >= (resume_time or 0.0):
         return Field(label, round(script_time, 3), "the steps of your script in this case")
     return Field(label, *_measured(resume_time, "the resumed run of this case", otherwise))
@@ -248,6 +256,7 @@ def _longest(case: Case, part: str) -> float | None:
     where there is none.
     """
     rows = []
+    # the last run only: an older one may have been of another script
     for event in last_step_events(case):
         rows.extend(event.data.steps)
     return max((row[part] if part in row else row["parts"][part] for row in rows), default=None)
@@ -266,12 +275,15 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
         "skip-ahead": values["replay"],
         "step": values["step"],
     }
+    # a rank does one phase at a time, so the longest counts, not their sum
     which = max(phases, key=lambda name: phases[name])
     retry = 0.0
+    # on one host no InfiniBand tries again
     if values["hosts"] > 1:
         retry = budgets.RETRY
     spread = values["spread"] / 100
     whole = budgets.timeout(phases[which], values["collective"], spread, retry)
+    # ranks that do each phase together wait for no phase of another
     inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
     heartbeat = max(HEARTBEAT, math.ceil(values["stall"] * (1 + spread)))
     cost, usual = (
@@ -383,6 +395,7 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
 
 def _add_measured_steps(figure: go.Figure, found: runs.LoaderSweep) -> None:
     """The step times of a loader sweep, with the extent of their repeats."""
+    # choices are ordered by workers, and without workers nothing is read ahead
     usual = max(row["prefetch"] for row in found.rows[:2])
     steps = {}
     extent = {}
@@ -435,6 +448,7 @@ def _host_fields(case: Case) -> Fields:
     free = _fact(case, "memory.available")
     swap = _fact(case, "memory.swap")
     held = None
+    # a host without swap says so by an empty list; None is a host that was not asked
     if isinstance(swap, list):
         held = sum(row.get("size", 0) for row in swap)
     peaks = []
@@ -481,6 +495,7 @@ def _host_memory(case: Case, values: dict[str, Any]) -> Drawn:
     swap = values["swap"] * GIB
     over = need.value - free
     if over <= 0:
+        # free may be typed as 0
         share = percent(need.value / max(free, 1))
         summary = f"{format_bytes(need.value)} of host memory are needed, {share} of what is free"
     elif over <= swap:
@@ -548,6 +563,7 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     layers = max(int(values["layers"]), 1)
     sample = _activations_of_sample(values)
     # what is typed beats what is computed
+    # the formula knows dense transformers; whoever has measured another model types its size
     size = values["sample"] * MIB or sample.value
     each = budgets.per_sample(size, layers)
     other = budgets.CONTEXT + 4 * values["channels"] * budgets.SEGMENT
@@ -582,6 +598,7 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
 def _most(need: Callable[[str, int], Budget], strategy: str, room: float, sample: float) -> int:
     """Samples of a rank that fit on a GPU with this strategy."""
     empty = need(strategy, 0)
+    # before the first sample there are no activations that gradients could take the place of
     update = empty.parts.get("gradients, update", 0.0)
     fit_in = budgets.largest_batch(room, empty.value - update, sample)
     if empty.value <= room:
@@ -634,6 +651,7 @@ def _files_fields(case: Case) -> Fields:
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks = max(values["ranks"], 2)
     known = runs.most_open_files(case)
+    # two points give a line; one count of ranks says nothing of more of them
     if len(known) > 1:
         need = budgets.open_files_budget(known, ranks)
     else:
@@ -646,6 +664,7 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
     )
     shm = nccl.value + loaders.value
     short = []
+    # -1 is "unlimited"
     if 0 <= values["limit"] < value:
         short = [f"open files ({value:,.0f} of {values['limit']:,})"]
     if shm > values["shm"] * MIB:
@@ -688,7 +707,10 @@ def _scaling_fields(case: Case) -> Fields:
         model = "the DDP buckets of your script in this case, as float32"
     return {
         "parameters": Field(
-            "Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model
+            # buckets are counted in bytes of float32 gradients
+            "Parameters, millions",
+            round(sent / 4e6, 6) if sent else 7000.0,
+            model,
         ),
         "item": Field("Bytes of a gradient", 4 if sent else 2, model),
         "bucket": Field("Bucket, MiB", 25.0),
@@ -716,6 +738,7 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair)
     if kinds:
+        # the slowest path, as a ring is as fast as its slowest link
         path, slow = min(
             kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1])
         )
@@ -724,6 +747,7 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
             MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed),
             f"pair tests over {path}",
         )
+    # without pairs the curve tells latency and bandwidth by its small and large messages
     points = [(m.ranks, float(m.bytes), m.time_us) for m in _reduces(case)]
     try:
         return budgets.fitted(points), "fitted to the all_reduce curve of this case"
@@ -743,11 +767,13 @@ COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
+    # typed zeros may not end in a division
     line = MessageCost(values["latency"], 1e-3 / max(values["bandwidth"], 1e-6))
     whole = values["parameters"] * 1e6 * values["item"]
     bucket = max(values["bucket"] * MIB, 1.0)
     count = max(1, round(whole / bucket))
 
+    # buckets are sent one after the other
     times = {ranks: count * line.all_reduce(ranks, whole / count) / 1e3 for ranks in COUNTS}
     late = next((ranks for ranks, time in times.items() if time > values["compute"]), None)
     hidden = "the backward pass can hide it"
@@ -799,6 +825,7 @@ def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
             "Nothing was measured here that could show its error: run a live test with stages"
             " first.",
         )
+    # measured again by the formula, so that its error is seen where it can be
     off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
     cells = []
     for measurement, error in zip(rows, off, strict=True):

@@ -49,6 +49,7 @@ def bandwidth(
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "algbw"
+    # algbw where a single row has no busbw: on one axis both would be compared
     if rows and all(m.busbw is not None for m in rows):
         kind = "busbw"
     limit = None
@@ -59,6 +60,7 @@ def bandwidth(
     few: list[Measurement] = []
     for group in small.values():
         few += group
+    # one size is a point and no curve
     few = few if len({m.bytes for m in few}) > 1 else []
     figure = _figure(summary or bandwidth_summary(rows, limit, words), rows, len(groups), few)
     for index, (name, group) in enumerate(groups.items()):
@@ -75,6 +77,7 @@ def bandwidth(
                 "<br>median %{customdata[1]}, p99 %{customdata[2]}"
             ),
         )
+    # the expectation must be in the picture even where nothing comes near it
     highest = max([*(_speed(m, kind) for m in rows), limit or 0.0], default=0.0)
     figure.update_layout(yaxis={"title": {"text": f"{kind}, GB/s"}, "range": [0, 1.14 * highest]})
     if limit:
@@ -137,6 +140,7 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     if known:
         low = math.log10(min(known))
         high = math.log10(max(known))
+        # 0.15 of a decade at least, or values that are equal would have an axis without length
         room = max(0.12 * (high - low), 0.15)
         start = low - room
         end = high + room
@@ -151,6 +155,7 @@ def ticks(low: float, high: float) -> list[float]:
     Decades alone, or with steps between where these are few.
     """
     decades = range(math.floor(low), math.ceil(high) + 1)
+    # the finest steps first that leave at most six
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
         known = []
         for decade in decades:
@@ -192,6 +197,7 @@ def bandwidth_summary(
         named = f" in run {best.run}"
     reached = f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}"
     if expected and kind == "busbw":
+        # a row keeps the bound of its own time, which today's facts may not give any more
         bound = best.expected or expected
         if peak > ABOVE * bound:
             return f"{reached}, {no_maximum(bound, words)}"
@@ -278,6 +284,7 @@ def entries(names: Sequence[str]) -> int:
 
     A long one has a row to itself on a phone.
     """
+    # four characters are the mark and the gap before the next entry
     return len(names) * (ABREAST if any(len(name) > WIDTH / ABREAST - 4 for name in names) else 1)
 
 
@@ -312,6 +319,7 @@ def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     if known:
         apart = math.log(known[-1] / known[0]) / 6
     step = max(1, math.ceil(len(known) / 5))
+    # from the largest, which must be named: it is the one that is judged
     for size in known[::-1][::step]:
         # names of neighbours would lie upon each other
         if not shown or math.log(shown[-1] / size) >= apart:
@@ -401,6 +409,7 @@ def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
             noun = "rank"
         what = (m.op, m.dtype, f"{m.ranks} {noun}", m.backend, m.run)
         groups.setdefault(what, []).append(m)
+    # in what all have in common nobody can tell them apart
     differ = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
     named = {}
     for row, group in groups.items():

@@ -55,6 +55,7 @@ class Scale:
 
     def column(self, place: float) -> int:
         """0 to COLUMNS - 1."""
+        # the last event lies on the edge, and an interval of no length is divided by 1
         return min(
             COLUMNS - 1,
             max(0, int(COLUMNS * (place - self.start) / ((self.end - self.start) or 1.0))),
@@ -186,12 +187,17 @@ def _is_dump_reply(event: Event) -> bool:
     )
 
 
+def _has_time(said: Iterable[Event]) -> bool:
+    return any(event.time is not None for event in said)
+
+
 def _scale(own: Own) -> Scale:
     """In time, when every rank that spoke has a word with a time.
 
     Else lines stand in the order of their files.
     """
-    in_time = all(any(event.time is not None for event in said) for said in own.values())
+    # lines without times of one rank would have no place on an axis of time
+    in_time = all(map(_has_time, own.values()))
     known = Scale(0.0, 1.0, in_time)
     places = []
     for said in own.values():
@@ -236,6 +242,7 @@ def _timeline_row(
             place = scale.position(event)
             if place is not None:
                 column = scale.column(place)
+                # a column shows the gravest of its lines
                 said[column] = max(said.get(column, 0), 2 if abnormal(event) else 1)
     if not said:
         return None
@@ -312,6 +319,7 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
     for timeline in logged:
         if timeline.abnormal is None:
             calm.append(timeline.rank)
+    # where more than half are calm it is the others that are odd
     if calm and len(calm) * 2 <= len(logged):
         left = len(logged) - len(calm)
         others = "the other one does"
@@ -340,9 +348,11 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
         if timeline.rank not in own:
             missing.append(timeline.rank)
     logging = plural(len(own), "rank")
+    # given, and empty: that rank was started and said nothing
     empty = [rank for rank in missing if rank in given]
     if empty:
         return f"{numbered('Rank', empty)} logged nothing; {logging} did", empty
+    # of few logs that were given nobody can say that the others are at fault
     if len(missing) < len(own):
         return f"No line of {numbered('rank', missing)} was given; {logging} logged", missing
     if len(own) == 1:
@@ -367,7 +377,9 @@ def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[li
     gaps = []
     for count, ((end, _), (next_end, _)) in enumerate(pairwise(ends), 1):
         gaps.append((next_end - end, count))
+    # a twentieth of the whole, as over hours a second says nothing
     clear = max(SILENCE, 0.05 * (scale.end - scale.start))
+    # a few that stopped before most accuse; most that stopped before a few may be waiting for them
     for most in (len(ends) // 2, len(ends)):
         allowed = [row for row in gaps if row[1] <= most]
         gap, count = max(allowed, default=(0.0, 0))
@@ -390,4 +402,5 @@ def _troubled(logged: Sequence[RankTimeline]) -> str:
 
 
 def _died(event: Event) -> bool:
+    # torchrun ends the other ranks by SIGTERM once one has failed
     return event.kind == "elastic.exit" and event.data.exitcode not in (0, None, -SIGTERM)

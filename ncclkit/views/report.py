@@ -32,6 +32,7 @@ class ReportForm(Form):
     CANCELLED = "Cancelled; no report was written"
 
     def __init__(self, case: Case, notebook: str) -> None:
+        # before the form is shown, so that an unknown notebook is refused at once
         self._case, self._notebook = case, _opened(report.notebook(notebook))
         make = W.Button(description="Make the report", icon="file-text-o", button_style="primary")
         super().__init__(
@@ -58,6 +59,7 @@ class ReportForm(Form):
             )
         shown = {}
         for number, source in enumerate(shell.history_manager.input_hist_raw):
+            # cells that were run twice are shown as they were last
             value = shell.user_ns["Out"].get(number)
             shown[source] = {} if value is None else shell.display_formatter.format(value)[0]
         known = {name: shell.user_ns.get(name) for name in report.declared(self._notebook)}

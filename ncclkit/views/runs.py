@@ -72,6 +72,7 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     where there are several, algbw where it is not busbw.
     """
     rows = list(rows)
+    # of mixed rows the words that hold for both
     single = bool(rows) and all(m.singles for m in rows)
     if single:
         median, tail = BATCHED
@@ -93,6 +94,7 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     bounds = {m.expected or expected for m in rows}
     shown[0] = len({m.op for m in rows}) > 1
     shown[head.index("At most GB/s")] &= len(bounds) > 1
+    # where both are the same number the column says it twice
     shown[head.index("algbw GB/s")] = any(m.algbw != m.busbw for m in rows)
     columns = list(compress(head, shown))
     wide = table(columns, [list(compress(row, shown)) for row in body], "nk-numbers")
@@ -119,6 +121,7 @@ def case_view(case: Case) -> View:
     asked = []
     for one in made:
         asked.append((code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–"))
+    # by `-C` and a name, so that the archive holds no path of this machine
     pack = shlex.join(
         ["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name]
     )
@@ -174,6 +177,7 @@ def _run_words(folder: Path) -> str:
 
     A run without one was cut off, unless nothing was run.
     """
+    # facts that were only collected have neither
     if not any((folder / name).exists() for name in ("plan.json", "status.json")):
         return "collected from hosts and processes; nothing was run"
     try:
@@ -259,6 +263,7 @@ def with_baseline(figure: go.Figure, curve: Sequence[Measurement]) -> go.Figure:
         showlegend=False,
         hovertemplate=f"{safe(rows[0].run)}: %{{y:.3g}} GB/s<extra></extra>",
     )
+    # a baseline that was faster must not leave the picture
     low, high = figure.layout.yaxis.range
     return figure.update_layout(yaxis_range=[low, max(high, 1.14 * max(speeds))])
 
@@ -277,6 +282,7 @@ def curve_view(run: Run) -> Chart:
 
     The baseline of this cluster is drawn, too, where there is one.
     """
+    # one rank sends nothing, so only times mean anything
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
     judgement = None
@@ -336,6 +342,7 @@ def _normal(judgement: Judgement | None) -> Markup:
         judgement.ratio,
     )
     others = [(str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios]
+    # a bound that was exceeded is none to compare with
     rows = others if judgement.exceeds else [bound, *others]
     if not rows:
         return el(
@@ -370,6 +377,7 @@ def tuning_view(source: Run | Iterable[Advice]) -> View:
 
     Drawn from a run's numbers, or advice as it is given.
     """
+    # its speeds are of what came before it failed
     if isinstance(source, Run) and source.reason != "done":
         return View("Nothing is advised from a live test that failed", Markup(""))
     if isinstance(source, Run):

@@ -75,6 +75,7 @@ class StartForm(Form):
             description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto")
         )
         test.on_click(lambda _button: self._call_on_main_loop(self._begin_test))
+        # an upload is an answer by itself, so it is read without another click
         self.upload.observe(lambda _change: self._call_on_main_loop(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
 
@@ -96,6 +97,7 @@ class StartForm(Form):
         """
         if self.logs.value.strip() and self.job.value.strip():
             return {self.job: BOTH}
+        # the logs are looked at when they are read: a path on a file server may take long
         return complaints({self.job: lambda: check_target(self.job.value)})
 
     def asks(self) -> bool:
@@ -149,6 +151,7 @@ class StartForm(Form):
         earlier = list(room.glob("*"))
         folder = room / str(len(earlier) + 1)
         folder.mkdir(parents=True)
+        # in a folder of its own: a second upload of the same name is another log
         for number, file in enumerate(files, 1):
             # a browser sends whatever name it likes: no folders, no hidden files
             given = Path(str(file["name"])).name
@@ -160,6 +163,7 @@ class StartForm(Form):
     async def _attach(self, running: str) -> View:
         case = forget(Case.open(self._logs_dir))  # another job's logs must not count here
         number = running.strip()
+        # a number that is no process here may still be a job of Slurm
         if is_whole(number) and not Path(f"/proc/{number}").exists():
             number = f"job {number}"
         seen = await attached_view(case, number)
@@ -169,12 +173,14 @@ class StartForm(Form):
         """Show why there is no answer, and mark the field that led to none."""
         if not cancelled and not self._machine:
             self.mark(self.job if self.job.value.strip() else self.logs, why)
+        # the fields are marked for what they hold, which a test of this machine did not ask
         self._machine = False
         self.drawing.outputs = ()
         super().failed(why, cancelled)
 
     async def _test(self) -> View:
         case = Case.open(self._case_dir)
+        # facts first: the test is judged by what its links allow
         await probe.inspect_hosts(case)
         run = await probe.probe(case, ProbeOptions(), self.observe)
         return answer(case, measurements_view(run))

@@ -112,15 +112,18 @@ class StepForm(Form):
 
 def _figure(times: StepTimes) -> go.Figure:
     """A bar for each rank, stacked of the parts of its mean step."""
+    # who waits least is late, and who waits most is held up: both ends tell the most
     ranks = sorted(times.ranks, key=lambda one: one.parts["waiting"])
     if len(ranks) > SHOWN:
         ranks = [*ranks[: SHOWN // 2], *ranks[-SHOWN // 2 :]]
+    # chosen by their waiting, shown by their number
     ranks.sort(key=lambda one: one.rank)
     names = [f"rank {one.rank}" for one in ranks]
     # a narrow page has each name in a row of its own
     figure = _draw.blank(height=174 + 26 * len(ranks))
     for part in PARTS:
         # what no bar would show needs no place in the legend
+        # 5e-5: a twentieth of a millisecond
         if all(one.parts[part] < 5e-5 for one in ranks):
             continue
         figure.add_bar(

@@ -56,6 +56,7 @@ def telemetry_view(case: Case) -> View:
 
     The last run, or a job; each host has a row.
     """
+    # the last run that has any: a run of facts is not watched
     for run in reversed(case.runs()):
         view = run_telemetry_view(run, case.events)
         if view is not None:
@@ -72,6 +73,7 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     hosts = _samples_by_host(run)
     if not hosts:
         return None
+    # hosts began at different moments, and share one axis
     start = min(samples[0]["t"] for samples in hosts.values())
     host, samples = max(hosts.items(), key=lambda item: _peak(item[1], _memory_share))
     figure = _curves_figure(samples, start, _last_phases(events, run.name, start))
@@ -111,6 +113,7 @@ def _samples_by_host(run: Path) -> dict[str, list[Sample]]:
 def _content(path: Path) -> bytes:
     if path.suffix == ".gz":
         with gzip.open(path) as packed:
+            # never more, as an archive may unpack to terabytes
             return packed.read(LARGEST)
     with path.open("rb") as file:
         return file.read(LARGEST)
@@ -124,6 +127,7 @@ def _parsed_sample(line: bytes) -> Sample | None:
         return None
     if not isinstance(sample, dict):
         return None
+    # a line that was cut by a full disk may still be JSON
     if not all(_is_number(sample.get(name)) for name in ALWAYS):
         return None
     found: dict[str, Any] = {"host": str(sample.get("host", ""))}
@@ -211,6 +215,7 @@ def _memory_wait_of(sample: Sample) -> Any:
 
 
 def _memory_share(sample: Sample) -> float:
+    # a total of 0 would be divided by
     total = max(float(sample["memory_total"]), 1.0)
     return float(sample["memory"]) / total
 
@@ -275,6 +280,7 @@ out."""
 
 def _gpu_rows(sample: Sample) -> list[list[Any]]:
     whole_rows = []
+    # in a row of another length nobody knows which column is which
     for row in sample["gpus"]:
         if isinstance(row, list) and len(row) == 5:
             whole_rows.append(row)
@@ -287,6 +293,7 @@ def _last_phases(events: Iterable[Event], run: str, start: float) -> dict[str, f
     for event in events:
         if event.kind != "worker.phase" or event.time is None:
             continue
+        # a case holds phases of all its runs
         if f"/{run}/" in event.path:
             phase = str(event.data.phase)
             second = event.time - start
@@ -303,6 +310,7 @@ def _curves_figure(
     titles: list[str] = []
     for title, curves in _all_curves(thin):
         moving = _moving_curves(title, curves)
+        # a curve that is zero throughout says nothing, and takes a line of the page
         if moving:
             rows.append(moving)
             titles.append(_draw.titled(title, [name for name, _ in moving]))
@@ -321,6 +329,7 @@ def _curves_figure(
                 col=1,
             )
     figure.update_yaxes(rangemode="tozero")
+    # what happened in one second is compared across all panels
     figure.update_layout(hovermode="x unified")
     for place, (phase, second) in enumerate(phases.items()):
         figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
@@ -341,11 +350,13 @@ def _curves_figure(
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
     """At most `MAX_POINTS` of them; of each bunch the one with the fullest memory stays."""
+    # rounded up, so that there are never more than `MAX_POINTS`
     bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
         return samples
     thin = []
     for at in range(0, len(samples), bunch):
+        # whole samples, so that curves of one second stay of one second
         thin.append(max(samples[at : at + bunch], key=_memory_share))
     return thin
 
@@ -432,6 +443,7 @@ def _rank_curves(samples: Sequence[Sample], names: Sequence[str], unit: float) -
     if len(curves) <= EACH:
         return curves
     moments = []
+    # moments, not ranks: the highest of each second may be another rank each time
     for moment in zip(*(values for _, values in curves), strict=True):
         moments.append([value for value in moment if value is not None])
     return _extreme_curves("highest rank", moments)
@@ -482,8 +494,10 @@ def _queue_between(before: Sample, after: Sample, rank: str) -> float | None:
     second = after["scheduling"].get(rank)
     if first is None or second is None:
         return None
+    # a process that ended takes its waits along, so the sum can fall
     waited = max(0.0, float(second[WAITED] - first[WAITED]))
     seconds = float(after["t"]) - float(before["t"])
+    # samples of one moment must not be divided by
     return waited / max(seconds, 1e-3)
 
 
@@ -502,6 +516,7 @@ def _gpu_curves(samples: Sequence[Sample], column: int, unit: float) -> list[Cur
                 value = row[column] / unit
             values.append(value)
         moments.append(values)
+    # one sample may have come before nvidia-smi answered
     count = max(map(len, moments), default=0)
     if count > EACH:
         known = []

@@ -53,11 +53,13 @@ def topology_view(case: Case) -> View:
     *rare, usual = kinds.items()
     named: dict[str, MachineLinks] = {}
     parts = []
+    # the usual machine last, as the rare ones are to be looked at
     for machine, hosts in [*rare[: SHOWN - 1], usual]:
         # where all are alike there is no need to say which hosts these are
         if not rare:
             hosts = []
         parts.append(_machine_part(machine, hosts))
+        # a host without GPUs and NICs has nothing to draw
         if machine.gpus or machine.nics:
             named[host_list(hosts)] = machine
     figure = None
@@ -75,6 +77,7 @@ def machine_sentence(machine: MachineLinks) -> str:
     count = machine.count
     if count == 0:
         return "No GPU here: ranks meet in memory and over the network"
+    # one GPU has no pair, and that is no fault of the reading
     if count is None or (count > 1 and not machine.pairs):
         if count is None:
             named = "the GPUs"
@@ -198,6 +201,7 @@ def _meaning_of(link: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
     width = 0
     if link_kind(link) == "NV":
+        # the digits of NV18 are the links of a pair
         width = whole_number(link[2:]) or 0
     if width and machine.speed:
         each = format_number(machine.speed)
@@ -231,6 +235,7 @@ def _whole_matrix(machine: MachineLinks) -> Markup:
     """GPU × (GPU, NIC); empty where there is no matrix."""
     if not machine.pairs and not machine.near:
         return Markup("")
+    # a NIC of sysfs that nvidia-smi does not list has no column in its matrix
     listed = {name for _, name in machine.near}
     names = []
     for nic in machine.nics:
@@ -303,6 +308,7 @@ def draw_machines(named: Mapping[str, MachineLinks]) -> go.Figure:
     """
     placed: list[MachineLayout] = []
     top = 0.0
+    # from the bottom up, as heights grow upwards in a figure
     for name, machine in reversed([*named.items()]):
         base = top - _height_without_nics(machine)
         placed.append(_layout_of(machine, name, base))
@@ -351,6 +357,7 @@ def _layout_of(machine: MachineLinks, name: str, base: float) -> MachineLayout:
         upper = [gpu for gpu, home in machine.gpus.items() if home == node]
         lower = [nic for nic, home in homes.items() if home == node]
         lower.sort(key=lambda nic: _place_below(nic, upper, machine))
+        # a node with NICs alone still takes a column
         width = max(len(upper), len(lower), 1)
         boxes[node] = (left, left + width)
         gpus.update(_spread(upper, left, width))
@@ -369,6 +376,7 @@ def _home_of(
     if nic.numa is not None:
         return nic.numa
     for gpu, (link, names) in closest.items():
+        # across SYS a NIC is near no GPU, whatever is called closest
         if nic.name in names and link_kind(link) != "SYS":
             return machine.gpus[gpu]
     return None
@@ -502,6 +510,7 @@ def _links_to_nics(placed: MachineLayout) -> Drawing:
         x = placed.gpus[gpu]
         places = [placed.nics[nic] for nic in names]
         places.sort(key=lambda place: abs(place - x))
+        # lines to all of them would hide the rest
         for place in places[:2]:
             yield link, [(x, GPUS), (place, NICS)]
 

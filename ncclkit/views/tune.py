@@ -95,6 +95,7 @@ class TuneForm(Form):
         budget: float = tune.BUDGET,
         **options: Any,
     ) -> None:
+        # every collective, unless the user names one
         self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
         look = {"style": {"description_width": "8.5em"}}
         self.words = {
@@ -123,6 +124,7 @@ class TuneForm(Form):
 
     def asks(self) -> bool:
         """True: what is left open follows from the hardware."""
+        # looked at here, so that a wrong word is refused before a job is started
         self._settings(), self._sizes()
         return True
 
@@ -179,6 +181,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     The dashed line is the default.  title: what the figure says (default: the conclusion of the
     sweep).
     """
+    # a sweep that was cut off has only the rounds that chose
     rows = sweep.comparisons or sweep.seen
     ops = _collectives_to_draw(rows)
     named = _settings_to_draw(rows)
@@ -222,6 +225,7 @@ def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
 def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     effects: dict[str, tuple[bool, float]] = {}
     for name, one in rows:
+        # a difference beyond chance counts before the size of one that is not
         effects[name] = max(
             effects.get(name, (False, 0.0)), (one.better or one.worse, abs(one.gain))
         )
@@ -250,6 +254,7 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
         cliponaxis=False,
         name=name,
         legendgroup=name,
+        # one entry for a setting, however many panels it is drawn in
         showlegend=place == 1,
         mode="lines+markers+text",
         line={"color": colour, "width": 2, "dash": ("solid", "dot")[index // len(plots.LINES)]},
@@ -261,7 +266,9 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
         error_y={
             "array": [max(top - at, 0) for top, at in zip(high, drawn, strict=True)],
             "arrayminus": [
-                max(at - bottom, 0) * (at > FLOOR) for bottom, at in zip(low, drawn, strict=True)
+                # a mark at the floor has no place for an interval
+                max(at - bottom, 0) * (at > FLOOR)
+                for bottom, at in zip(low, drawn, strict=True)
             ],
             "color": colour,
             "thickness": 1,
@@ -292,6 +299,7 @@ def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
 
 def _interval(one: Comparison) -> str:
     low, high = one.interval
+    # an interval without a lower end is -inf
     return f"{100 * max(low, -9.99):.0f} to {100 * high:.0f} %"
 
 
@@ -311,6 +319,7 @@ def _tables(sweep: Sweep) -> Markup:
     head = ("Collective", "Message size", "Setting", "Gain", "Under computation", "Risk")
     named = {str(one.setting): one.setting for one in (*sweep.comparisons, *sweep.seen)}
     effects = []
+    # settings that the last rounds did not decide stand in the figure alone
     for name, setting in named.items():
         if _decided(sweep, setting):
             effects.append((code(name), sweep.effect_of(setting)))
@@ -374,6 +383,7 @@ NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Inter
 
 def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
+    # what was measured under computation stands with what was measured alone
     for one in (*sweep.comparisons, *sweep.beside):
         rows.append(
             (
@@ -441,6 +451,7 @@ class ApplyForm(Form):
             gone = self._setting.without
         else:
             gone = ()
+        # taking away what is not set here would compare the default with itself
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
@@ -464,6 +475,7 @@ class ApplyForm(Form):
 
     async def prepare(self) -> View:
         """The setting against the default once more, on the sizes of the sweep."""
+        # Setting() is never measured: `asks` refuses first
         setting = self._setting or Setting()
         sizes = sorted({one.bytes for one in self._sweep.seen})
         options = replace(

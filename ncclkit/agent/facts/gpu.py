@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as tree
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Union
+from typing import Any, Union
 
 from ..digits import whole_numbers
 from ..threads import side_by_side
@@ -121,17 +121,22 @@ def remarks(answer: Answer) -> str:
 def facts_of_gpu(index: int, gpu: tree.Element) -> Iterator[Fact]:
     """``gpu.<index>.…`` of one ``<gpu>`` element."""
     name = "gpu.%d." % index
+    powers = {"power": POWER, "power.limit": LIMIT}
+    readers: dict[str, Callable[[tree.Element], Any]] = {
+        "memory.holders": _memory_holders,
+        "ecc.uncorrected": _uncorrected,
+        "remapped_rows": _remapped,
+        "throttle": _throttle,
+    }
     yield attempt(name + "bus", lambda: gpu.attrib["id"].lower(), source=SMI)
     for key, place in TEXTS.items():
         yield attempt(name + key, partial(text_at, gpu, place), source=SMI)
     for key, (place, unit) in NUMBERS.items():
         yield attempt(name + key, partial(number_at, gpu, place), unit, SMI)
-    yield attempt(name + "power", lambda: _power(gpu, POWER), "W", SMI)
-    yield attempt(name + "power.limit", lambda: _power(gpu, LIMIT), "W", SMI)
-    yield attempt(name + "memory.holders", lambda: _memory_holders(gpu), source=SMI)
-    yield attempt(name + "ecc.uncorrected", lambda: _uncorrected(gpu), source=SMI)
-    yield attempt(name + "remapped_rows", lambda: _remapped(gpu), source=SMI)
-    yield attempt(name + "throttle", lambda: _throttle(gpu), source=SMI)
+    for key, places in powers.items():
+        yield attempt(name + key, partial(_power, gpu, places), "W", SMI)
+    for key, read in readers.items():
+        yield attempt(name + key, partial(read, gpu), source=SMI)
 
 
 def text_at(node: tree.Element, place: str) -> str:

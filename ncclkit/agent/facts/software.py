@@ -64,6 +64,7 @@ def _places_of_libraries(
     machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]
 ) -> Iterator[tuple[str, str]]:
     """(how, path) of each file whose name matches."""
+    # in the order in which the loader takes them
     for path in loaded:
         yield "loaded by torch", path
     for path in re.split(r"[:\s]+", machine.environ.get("LD_PRELOAD", "")):
@@ -130,6 +131,7 @@ def _real_path(machine: Machine, path: str) -> str:
     done = ""
     left = _path_parts(path)
     links = 0
+    # as many links as the kernel follows
     while left and links < 40:
         part = left.pop(0)
         target = _link_target(machine, "%s/%s" % (done, part))
@@ -267,6 +269,7 @@ def software_facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
     try:
         said = {}
         if torch:
+            # not isolated, as torch may lie on PYTHONPATH
             said = machine.child("torch", deadline=TORCH_DEADLINE, isolated=False)
         why = "torch was not asked"
     except Unread as error:

@@ -64,6 +64,7 @@ def all_of(machine: Machine) -> list[dict[str, str]]:
     ``source``, ``options``.
     """
     rows = []
+    # a host of many containers has thousands of mounts
     for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()

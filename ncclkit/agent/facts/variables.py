@@ -159,6 +159,7 @@ def visible_gpus(values: Mapping[str, str], machine: Machine) -> Iterator[Proble
 def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem]:
     """Files that must exist, and folders that something is to be written to."""
     for name in sorted(FILES & set(values)):
+        # LD_PRELOAD may name several
         for path in re.split(r"[:\s]+", values[name]) if name == "LD_PRELOAD" else [values[name]]:
             folder, _, file = path.rpartition("/")
             if path.startswith("/") and _is_absent(machine, folder or "/", file):
@@ -169,6 +170,7 @@ def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem
     for name in sorted(WRITTEN & set(values)):
         folder = values[name].rpartition("/")[0]
         parent, _, last = folder.rpartition("/")
+        # NCCL puts host and pid in the place of %h and %p
         if (
             folder.startswith("/")
             and "%" not in folder
@@ -346,6 +348,7 @@ def _several_hosts(values: Values) -> Iterator[Problem]:
             "set it to the name or address of rank 0's host",
         )
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        # a leading = asks for just this name
         if values.get(name, "").lstrip("=") == "lo":
             what = "the job spans several hosts, and loopback reaches none of the others"
             yield problem(

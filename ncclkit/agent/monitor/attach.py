@@ -149,6 +149,7 @@ def _ask_debuggers(folder, ranks, which, texts, gpus, until):
     Returns what is missing.
     """
     kernels, dump = which
+    # kernels are asked again after the dumps, so these get half of the time
     half = 0.0
     if dump:
         half = (until - time.monotonic()) / 2
@@ -193,6 +194,7 @@ def _own_gpus(path, job):
     gpus = {gpu: gpu.findall("processes/process_info") for gpu in tree.getroot().findall("gpu")}
     pids = {gpu: {int(one.findtext("pid", "0")) for one in found} for gpu, found in gpus.items()}
     for gpu, found in gpus.items():
+        # in a container the driver may list no process at all
         if any(pids.values()) and not pids[gpu] & job:
             tree.getroot().remove(gpu)
         for one in found:
@@ -253,11 +255,13 @@ def crash_handlers(folder, ranks):
     """
 
     def read(until):
+        # whoever has written stacks need not be asked
         mute = [
             rank
             for rank in ranks
             if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))
         ]
+        # without a handler the signal would end it, and another handler may do anything
         asked = [rank for rank in mute if processes.catches(ranks[rank], signal.SIGUSR1)]
         for rank in asked:
             processes.signal_one(ranks[rank], signal.SIGUSR1)

@@ -448,6 +448,14 @@ _asking = threading.Lock()
 _refusals = {}  # type: dict[str, str]
 
 
+def _each_behind(option, orders):
+    """The orders as words of gdb's command line, each behind its option."""
+    words = []  # type: list[str]
+    for order in orders:
+        words += [option, order]
+    return words
+
+
 def refusal(program):
     """Why a debugger can call nothing on this host.
 
@@ -455,10 +463,8 @@ def refusal(program):
     """
     with _asking:
         if program not in _refusals:
-            orders = [
-                word for order in ("starti", *write_check(), "kill") for word in ("-ex", order)
-            ]
-            quiet = [word for order in QUIET for word in ("-iex", order)]
+            orders = _each_behind("-ex", ["starti", *write_check(), "kill"])
+            quiet = _each_behind("-iex", QUIET)
             command = [program, "-nx", "-batch", *quiet, *orders, "--args", *OF_OUR_OWN]
             said = re.search("(?m)^%s.*$" % REFUSED, debugged(command, time.monotonic() + ASKED))
             if said:
@@ -516,12 +522,12 @@ def _dump_by_debugger(program, rank, pid, seconds):
     # Python ends a process that releases a state that it has not taken
     with open(ours + "/release", "w") as out:
         out.write("if ! $_isvoid($state)\ncall (void) PyGILState_Release($state)\nend\n")
-    before = [word for order in QUIET for word in ("-iex", order)]
+    before = _each_behind("-iex", QUIET)
     # one move decides: either the calls begin, or there are none any more
     first.append(
         "shell mv %s %s" % (shlex.quote(ours + "/permitted"), shlex.quote(ours + "/calls"))
     )
-    after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
+    after = [*_each_behind("-ex", first), "-x", ours + "/calls"]
     after += ["-ex", "thread 1", "-x", ours + "/release", "-ex", "detach"]
     until = time.monotonic() + seconds
     try:

@@ -110,14 +110,17 @@ def targets(texts, path, line):
 
     Less those that number ranks.
     """
-    around = [
-        node for node in _nodes(texts.get(path, "")) if isinstance(node, (ast.For, ast.AsyncFor))
-    ]
-    around = [node for node in around if node.body[0].lineno <= line <= _end(node.body[-1])]
-    names = (
-        one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name)
-    )
-    return [name for name in names if name.strip("_") and not BY_RANK.search(name)]
+    names = []
+    for loop in _nodes(texts.get(path, "")):
+        if not isinstance(loop, (ast.For, ast.AsyncFor)):
+            continue
+        if not loop.body[0].lineno <= line <= _end(loop.body[-1]):
+            continue
+        for one in ast.walk(loop.target):
+            # _ is what a script calls a variable that it does not read
+            if isinstance(one, ast.Name) and one.id.strip("_") and not BY_RANK.search(one.id):
+                names.append(one.id)
+    return names
 
 
 def conditions(source, line, called=()):

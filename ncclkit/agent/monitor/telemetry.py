@@ -231,15 +231,23 @@ class OtherCores:
         Interrupts count for nobody: those that our own traffic causes are not in our processes'
         times.
         """
-        words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
+        total = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0]
+        # user, nice and system: what follows in the line is no process's time
+        words = total.split()[1:4]
         if len(words) < 3 or not all(map(is_whole, words)):
             return None
-        now = time.monotonic(), sum(map(int, words)), sum(map(_ticks_of_process, family))
-        before, self.before = self.before, now
+        moment = time.monotonic()
+        everybody = sum(map(int, words))
+        ours = sum(map(_ticks_of_process, family))
+        before = self.before
+        now = self.before = moment, everybody, ours
         if before is None or now[0] <= before[0]:
             return None
-        moment, everybody, ours = (new - old for new, old in zip(now, before))
-        return round(max(0.0, everybody - max(0.0, ours)) / TICKS / moment, 2)
+        seconds = now[0] - before[0]
+        # a process that ended takes its time away from the sum
+        ours_since = max(0.0, ours - before[2])
+        others_since = max(0.0, everybody - before[1] - ours_since)
+        return round(others_since / TICKS / seconds, 2)
 
 
 def _ticks_of_process(pid):

@@ -71,11 +71,8 @@ def run_guarded(folder, deadline, command, node=""):
     each_second = []
     # reading facts is no run that anybody watches
     if os.path.exists(os.path.join(folder, "plan.json")):
-        each_second.append(
-            Sampler(
-                os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))
-            ).take
-        )
+        name = "telemetry-node%s.jsonl" % node if node else "telemetry.jsonl"
+        each_second.append(Sampler(os.path.join(folder, name)).take)
     each_second.append(failure.collect_once)
     reason, code = _wait_for_command(
         child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second
@@ -101,6 +98,7 @@ def run_guarded(folder, deadline, command, node=""):
             )
     if left:
         problems.append("processes %s could not be ended" % left)
+    # of several nodes the guard of the whole run does it, once nobody writes any more
     problems += [] if node else hide_secrets(folder)
     return end.write(reason, code, problems, STATUS.get(reason, 4))
 

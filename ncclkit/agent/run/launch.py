@@ -25,6 +25,7 @@ def main(argv):
 
     listening = socket.socket()
     listening.bind((LOOPBACK, 0))
+    # before torchrun starts, so that nobody else takes the port meanwhile
     listening.listen(1024)
     port = listening.getsockname()[1]
     if "master_listen_fd" in (static.TCPStore.__init__.__doc__ or ""):

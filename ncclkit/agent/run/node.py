@@ -171,6 +171,7 @@ def _packed_folder(place):
             path = os.path.join(place, name)
             if os.path.isfile(path) and not os.path.islink(path):
                 with open(path, "rb") as file:
+                    # its end says what went wrong
                     file.seek(max(0, os.path.getsize(path) - LARGEST))
                     data = file.read(LARGEST)
                 about = tarfile.TarInfo(name)

@@ -140,6 +140,7 @@ class Operation:
         Returns how many elements are wrong on this rank.
         """
         self.sendbuff.copy_(self._given(self.rank))
+        # what the last call left must not pass for the result of this one
         if self.recvbuff is not self.sendbuff:
             self.recvbuff.fill_(0)
         self.call()

@@ -64,6 +64,7 @@ def parents():
     table = {}
     for name in os.listdir("/proc"):
         if is_whole(name):
+            # the name of a program may hold blanks and brackets, so fields count from the last one
             stat = read_text("/proc/%s/stat" % name)
             if stat:
                 table[int(name)] = int(stat.rsplit(")", 1)[1].split()[1])
@@ -101,6 +102,7 @@ def families(heads):
         children.setdefault(parent, []).append(pid)
     found = {rank: [pid] for rank, pid in heads.items()}
     for pids in found.values():
+        # the list grows while it is walked, so that each descendant is met
         for pid in pids:
             pids += children.get(pid, [])
     return found
@@ -311,6 +313,7 @@ def ranks_of_processes(pids, number="RANK"):
         rank = number_of(environ(pid), number)
         stat = read_text("/proc/%d/stat" % pid)
         if rank is not None and stat:
+            # field 22 of the file: when the process was started
             one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
             table[rank] = min(one, table.get(rank, one))
     return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
@@ -338,6 +341,7 @@ def end(root, grace=2.0, deadline=10.0):
     """
     start = time.monotonic()
     sign = signal.SIGTERM
+    # again and again, as what is ended may start something else meanwhile
     while time.monotonic() - start < deadline:
         _reap()
         left = descendants(root)

@@ -107,6 +107,7 @@ def threads(need, report):
     gate = _thread.allocate_lock()
     count = 0
     gate.acquire()
+    # small stacks, as threads are asked for, and not memory
     _thread.stack_size(256 << 10)
     try:
         while count < need:
@@ -437,6 +438,7 @@ class Attempt:
 
         Returns all that it reported, and the signal that it died of.
         """
+        # without taking it, so that the number of the child stays its own until it is killed
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -444,6 +446,7 @@ class Attempt:
         os.close(self._reader)
         if ended is not None and os.WIFSIGNALED(status):
             died = signal.Signals(os.WTERMSIG(status))
+            # a write to a full tmpfs ends with SIGBUS
             self.reported["error" if died == signal.SIGBUS else "why"] = "killed by %s" % died.name
         return self.reported
 

@@ -252,6 +252,7 @@ def _run_and_kill(pids, command):
 def _enter_host(name, command):
     """Become a command on a host."""
     pid = json.loads(os.environ[PIDS])[name]
+    # all are opened first, as behind the next mount namespace the paths lead elsewhere
     for file in [os.open("/proc/%d/ns/%s" % (pid, kind), os.O_RDONLY) for kind in KINDS]:
         processes.call("setns", file, 0)
     os.execvp(command[0], command)

@@ -302,14 +302,13 @@ def rounds_within_nodes(nodes):
 
     All nodes at once.
     """
-    made = [
-        [[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs]
-        for node in nodes
-    ]
-    longest = max(len(pairs) for pairs in made)
-    found = []
-    for number in range(longest):
-        found.append([pair for node in made if number < len(node) for pair in node[number]])
+    found = []  # type: list[list[tuple[int, int]]]
+    for node in nodes:
+        rounds = [pairs for pairs in round_robin(len(node)) if pairs]
+        # nodes may hold more or fewer ranks: the last rounds are those of the larger ones
+        found += [[] for _ in range(len(rounds) - len(found))]
+        for together, pairs in zip(found, rounds):
+            together += [(node[a], node[b]) for a, b in pairs]
     return found
 
 
@@ -320,8 +319,11 @@ def rounds_between_nodes(nodes):
     """
     found = []
     for pairs in round_robin(len(nodes)):
+        together = []  # type: list[tuple[int, int]]
+        for a, b in pairs:
+            together += zip(nodes[a], nodes[b])
         if pairs:
-            found.append([pair for a, b in pairs for pair in zip(nodes[a], nodes[b])])
+            found.append(together)
     return found
 
 
@@ -335,12 +337,17 @@ def groups_by_stage(nodes):
         made = [("node", nodes)]
     count = 2
     while count < len(nodes):
-        starts = range(0, len(nodes) - count + 1, count)
-        made.append(
-            ("nodes", [[rank for node in nodes[at : at + count] for rank in node] for at in starts])
-        )
+        groups = []
+        for first in range(0, len(nodes) - count + 1, count):
+            groups.append(_ranks_of_nodes(nodes[first : first + count]))
+        made.append(("nodes", groups))
         count *= 2
-    return [*made, ("all", [[rank for node in nodes for rank in node]])]
+    return [*made, ("all", [_ranks_of_nodes(nodes)])]
+
+
+def _ranks_of_nodes(nodes):
+    """The ranks of several nodes in one list."""
+    return [rank for node in nodes for rank in node]
 
 
 def memory_bandwidth(torch, source):
@@ -348,16 +355,22 @@ def memory_bandwidth(torch, source):
 
     In GB/s read and written, the best of several.
     """
+
+    def copy_once():
+        target.copy_(source)
+
     threads = torch.get_num_threads()
-    device = source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
-    target, until = torch.zeros_like(source), time.monotonic() + WHILE
-    times = [seconds_of(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]
+    target = torch.zeros_like(source)
+    until = time.monotonic() + WHILE
+    times = [seconds_of(torch, source.device, copy_once) for _ in range(REPEATS)]
     # long enough to have a core for oneself, where ranks share some
     while time.monotonic() < until:
-        times.append(seconds_of(torch, device, lambda: target.copy_(source)))
+        times.append(seconds_of(torch, source.device, copy_once))
     torch.set_num_threads(threads)
-    return {"copy": 2 * source.numel() / min(times) / 1e9, "wrong": int((target != source).sum())}
+    moved = 2 * source.numel()  # read once and written once
+    wrong = int((target != source).sum())
+    return {"copy": moved / min(times) / 1e9, "wrong": wrong}
 
 
 def measure_pair(torch, job, group, peer, values, size):
@@ -421,12 +434,19 @@ def round_robin(count):
 
     The circle method of round-robin tournaments.
     """
+    # of an odd number one stands aside in each round: whoever meets the place that is added
     circle = list(range(count + count % 2))
+    half = len(circle) // 2
     made = []
     for _ in range(len(circle) - 1):
-        half = len(circle) // 2
-        pairs = zip(circle[:half], reversed(circle[half:]))
-        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < count])
+        pairs = []
+        for one, other in zip(circle[:half], reversed(circle[half:])):
+            low = min(one, other)
+            high = max(one, other)
+            if high < count:
+                pairs.append((low, high))
+        made.append(pairs)
+        # all but the first move on by one place
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return made
 

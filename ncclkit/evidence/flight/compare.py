@@ -15,8 +15,10 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
+from ncclkit.core.kinds import Stack
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
 from ncclkit.evidence.flight.hang import (
@@ -171,8 +173,12 @@ def _first_difference(
     known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
         values = {rank: term[number] for rank, term in known.items()}
-        if None not in values.values() and len(set(values.values())) > 1:
-            return _sides_of_mismatch(group, seq, field, number in (2, 4), values, held)
+        different = set(values.values())
+        if None in different or len(different) < 2:
+            continue
+        # of sizes and types the inputs come first, then the outputs
+        is_output = number in (2, 4)
+        return _sides_of_mismatch(group, seq, field, is_output, values, held)
     return None
 
 
@@ -231,7 +237,7 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
     if len(held) < max(2, len(group.members)):
         return None
     kinds = {rank: group.sources[rank].kinds for rank in held}
-    if not any(kind.op.startswith("all_to_all") for known in kinds.values() for kind in known):
+    if not any(kind.op.startswith("all_to_all") for kind in chain.from_iterable(kinds.values())):
         return None
     low = max(calls.seqs[0] for calls in held.values())
     high = min(calls.seqs[-1] for calls in held.values())
@@ -487,20 +493,21 @@ def _event_of_finding(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.fields}
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
-        seen = {rank: stacks[rank] for rank in stop.missing[:SHOWN] if rank in stacks}
-        data["stacks"] = {str(rank): event.data.frames for rank, event in seen.items()}
-        text += [f"    rank {rank} stood {_innermost_place(event)}" for rank, event in seen.items()]
+        frames = {}
+        for missing in stop.missing[:SHOWN]:
+            if missing in stacks:
+                frames[str(missing)] = stacks[missing].data.frames
+                text.append(f"    rank {missing} stood {_innermost_place(stacks[missing])}")
+        data["stacks"] = frames
     dumps = stop.group.dumps
-    path = next(
-        (dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path
-    )
-    rank = None
-    if len(stop.ranks) == 1:
-        rank = stop.ranks[0]
-    return Event(stop.kind, clip("\n".join(text)), path, 0, rank=rank, data=data)
+    dumped = [rank for rank in stop.ranks if rank in dumps]
+    # a rank that is missing may have left no dump: then that of any other one is cited
+    cited = dumps[dumped[0]] if dumped else next(iter(dumps.values()))
+    alone = stop.ranks[0] if len(stop.ranks) == 1 else None
+    return Event(stop.kind, clip("\n".join(text)), cited.path, 0, rank=alone, data=data)
 
 
-def _innermost_place(event: Event) -> str:
+def _innermost_place(event: Event[Stack]) -> str:
     """The innermost line of a stack that is not torch's own."""
     frames = event.data.frames
     own = next((frame for frame in frames if "/torch/" not in frame["file"]), frames[0])

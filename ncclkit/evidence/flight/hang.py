@@ -252,14 +252,21 @@ def _gaps_of_group(
     """
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
-    seq = min(waited or [_next_sequence(group, rank, least) for rank in last if last[rank] > least])
+    candidates = list(waited)
+    # where nobody waits, the next call of whoever is ahead tells what the others lack
+    if not waited:
+        for rank, reached in last.items():
+            if reached > least:
+                candidates.append(_next_sequence(group, rank, least))
+    seq = min(candidates)
     waiting = [rank for rank, reached in last.items() if reached >= seq]
-    if waited or any(_is_unconfirmed(group, rank, seq) for rank in waiting):
-        missing = [rank for rank, reached in last.items() if reached < seq]
-        found = _missing_finding(group, seq, last, missing, waiting, lost)
-        if older:
-            found.text.append(f"  dump too early, nothing is known: {listed(older)}")
-        yield found
+    if not waited and not any(_is_unconfirmed(group, rank, seq) for rank in waiting):
+        return
+    missing = [rank for rank, reached in last.items() if reached < seq]
+    found = _missing_finding(group, seq, last, missing, waiting, lost)
+    if older:
+        found.text.append(f"  dump too early, nothing is known: {listed(older)}")
+    yield found
 
 
 def _next_sequence(group: Group, rank: int, seq: int) -> int:
@@ -327,20 +334,25 @@ def _stuck_collective(group: Group, seq: int, inside: list[int]) -> Iterator[Gro
     call.
     """
     places = {rank: calls.at(seq) for rank, calls in group.calls.items()}
-    states = {
-        str(rank): "completed" if p is None else group.state(rank, p) for rank, p in places.items()
-    }
-    states |= {str(rank): "completed" for rank in group.calls if rank not in inside}
-    op = next(group.kind(rank, place).op for rank, place in places.items() if place is not None)
-    counts = ", ".join(f"{state} on {number}" for state, number in Counter(states.values()).items())
     done = [rank for rank in group.calls if rank not in inside]
+    states = {}
+    for rank, place in places.items():
+        # a call that the buffer holds no more has ended
+        if place is None or rank in done:
+            states[str(rank)] = "completed"
+        else:
+            states[str(rank)] = group.state(rank, place)
+    if set(states.values()) == {"completed"}:
+        return
+    op = next(group.kind(rank, place).op for rank, place in places.items() if place is not None)
+    counted = Counter(states.values())
+    counts = ", ".join(f"{state} on {number}" for state, number in counted.items())
     data = {"seq": seq, "op": op, "ranks": sorted(places), "states": states}
     whom = "completed by none"
     if done:
         whom = f"completed only by {listed(done)}"
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
-    if set(states.values()) != {"completed"}:
-        yield GroupFinding("flight.stuck", group, data, text, [], [], inside)
+    yield GroupFinding("flight.stuck", group, data, text, [], [], inside)
 
 
 def crossed(found: Iterable[GroupFinding]) -> None:
@@ -456,22 +468,40 @@ def _differing_pair(
 ) -> GroupFinding | None:
     src, dst = pair
     if group.dumps[src].dropped or group.dumps[dst].dropped:
+        # what the others were paired with may be among the calls that a dump has lost
         sends = [place for place in sends if group.pairs[src].open[place]]
         receives = [place for place in receives if group.pairs[dst].open[place]]
+    # a receive from anybody takes what no other one waits for
     wild = min(anybody[dst], max(0, len(sends) - len(receives)))
     anybody[dst] -= wild
     sent = len(sends)
     received = len(receives) + wild
+    counts = (sent, received)
     if sent > received and group.pairs[src].open[sends[received]]:
-        return _stop_of_pair(group, pair, (sent, received), [src], src, sends[received], None)
+        return _stop_of_pair(group, pair, counts, [src], src, sends[received], None)
     if received > sent and group.pairs[dst].open[receives[sent]]:
-        return _stop_of_pair(group, pair, (sent, received), [dst], dst, receives[sent], None)
-    if not wild:
-        for a, b in zip(sends, receives, strict=False):
-            sizes = _elements_of_call(group, src, a), _elements_of_call(group, dst, b)
-            if None not in sizes and sizes[0] != sizes[1]:
-                waiting = [rank for rank, at in ((src, a), (dst, b)) if group.pairs[rank].open[at]]
-                return _stop_of_pair(group, pair, (sent, received), waiting, src, a, sizes)
+        return _stop_of_pair(group, pair, counts, [dst], dst, receives[sent], None)
+    # with receives from anybody nobody knows which send met which receive
+    if wild:
+        return None
+    return _unequal_sizes(group, pair, sends, receives)
+
+
+def _unequal_sizes(
+    group: Group, pair: Pair, sends: list[int], receives: list[int]
+) -> GroupFinding | None:
+    """The first send of which the other side expects another number of elements."""
+    src, dst = pair
+    counts = (len(sends), len(receives))
+    for send, receive in zip(sends, receives, strict=False):
+        sizes = _elements_of_call(group, src, send), _elements_of_call(group, dst, receive)
+        if None in sizes or sizes[0] == sizes[1]:
+            continue
+        waiting = []
+        for rank, place in ((src, send), (dst, receive)):
+            if group.pairs[rank].open[place]:
+                waiting.append(rank)
+        return _stop_of_pair(group, pair, counts, waiting, src, send, sizes)
     return None
 
 

@@ -301,16 +301,21 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _first_stack(lines: list[str]) -> list[Frame]:
     """The first stack; empty where the numbers show that stacks of several processes are mixed."""
-    found = [match for match in map(CPP_FRAME.match, lines) if match]
-    starts = [place for place, match in enumerate(found) if match["number"] == "0"]
-    runs = [found[start:end] for start, end in zip(starts, [*starts[1:], None], strict=False)]
-    whole = all(
-        [int(match["number"]) for match in run] == list(range(len(run))) and len(run) > 1
-        for run in runs
-    )
-    if runs and whole:
-        return [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]]
-    return []
+    runs: list[list[re.Match[str]]] = []
+    for match in filter(None, map(CPP_FRAME.match, lines)):
+        if match["number"] == "0":
+            runs.append([])
+        if runs:
+            runs[-1].append(match)
+    if not runs or not all(map(_is_whole_stack, runs)):
+        return []
+    return [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]]
+
+
+def _is_whole_stack(frames: list[re.Match[str]]) -> bool:
+    """Whether frames are numbered one after the other."""
+    numbers = [int(match["number"]) for match in frames]
+    return len(numbers) > 1 and numbers == list(range(len(numbers)))
 
 
 RULES: tuple[Rule, ...] = (

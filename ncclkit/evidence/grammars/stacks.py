@@ -212,12 +212,21 @@ def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) 
     starts = [number for number, _, _ in heads]
     for event in events:
         above = bisect_right(starts, event.line)
-        _, pid, rank = heads[above - 1] if above else (0, event.pid, None)
+        pid = event.pid
+        rank = event.rank
+        if above:
+            _, pid, named_rank = heads[above - 1]
+            if named_rank is not None:
+                rank = named_rank
         data = structs.replace(event.data, pid=pid)
-        event = replace(event, pid=pid, rank=event.rank if rank is None else rank, data=data)
-        follows = place is not None and event.line <= place[0] and place[1:] == (pid, data.tool)
-        place = (event.line + event.text.count("\n") + 3, pid, data.tool)
-        chosen[-1 if follows else len(chosen) :] = [event]
+        stack = replace(event, pid=pid, rank=rank, data=data)
+        follows = place is not None and stack.line <= place[0] and place[1:] == (pid, data.tool)
+        place = (stack.line + stack.text.count("\n") + 3, pid, data.tool)
+        if follows:
+            # the one before was of another thread of the same process
+            chosen[-1] = stack
+        else:
+            chosen.append(stack)
     return chosen
 
 

@@ -287,12 +287,8 @@ def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
     """
     ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
     rows = _ask_slurm([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
-    paths = [
-        path
-        for row in rows
-        for path in row.split("|")
-        if path.startswith("/") and path != "/dev/null"
-    ]
+    told = "|".join(rows).split("|")
+    paths = [path for path in told if path.startswith("/") and path != "/dev/null"]
     if not paths and (folders := _ask_slurm([*ask, "--format=WorkDir"], said).split("\n")):
         names = [
             os.path.join(glob.escape(folder), f"slurm-{job}*.out")

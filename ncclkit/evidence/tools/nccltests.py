@@ -65,11 +65,9 @@ def _setup_of_run(lines: Sequence[str]) -> Setup:
         re.sub(r"warmup iters: \d+|agg iters: \d+", "", lines[begin]),
     )
     # the program is named above its settings, in the command line or by itself, else below
-    named = [
-        m[1]
-        for line in [*lines[begin:], *lines[earlier:begin][::-1]]
-        for m in PROGRAM.finditer(line[:1000])
-    ]
+    named: list[str] = []
+    for line in [*lines[begin:], *lines[earlier:begin][::-1]]:
+        named += [m[1] for m in PROGRAM.finditer(line[:1000])]
     version = next((m[1] for m in map(VERSION.match, lines[earlier:]) if m), "")
     return Setup(
         named[0] if named else "",
@@ -274,14 +272,35 @@ def read_measurements(value: Mapping[str, Any], path: str) -> Document:
 def _rows_of_json(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
     """Rows as the printed table gives them: cells by column, of both halves."""
     results = value.get("results")
-    for result in results if isinstance(results, list) else ():
-        plain = _plain_keys(result)
-        halves = [_plain_keys(plain[side]) for side in HALF_NAMES if side in plain]
-        row = {name: _collected_cells([plain], keys) for name, keys in COMMON.items()}
-        row |= {name: _collected_cells(halves, keys) for name, keys in HALF.items()}
-        if row["size"] and is_whole(row["size"][0]) and row["type"]:
-            if len(row["time"]) == len(row["algbw"]) == len(row["busbw"]) > 0:
-                yield {name: cells for name, cells in row.items() if cells}
+    if not isinstance(results, list):
+        return
+    for result in results:
+        row = _row_of_result(result)
+        if _is_whole_row(row):
+            yield {name: cells for name, cells in row.items() if cells}
+
+
+def _row_of_result(result: Any) -> dict[str, list[str]]:
+    plain = _plain_keys(result)
+    halves = []
+    for side in HALF_NAMES:
+        if side in plain:
+            halves.append(_plain_keys(plain[side]))
+    row = {}
+    for name, keys in COMMON.items():
+        row[name] = _collected_cells([plain], keys)
+    for name, keys in HALF.items():
+        row[name] = _collected_cells(halves, keys)
+    return row
+
+
+def _is_whole_row(row: Mapping[str, list[str]]) -> bool:
+    """Whether it says what was measured, and each half all of its numbers."""
+    sizes = row["size"]
+    if not sizes or not is_whole(sizes[0]) or not row["type"]:
+        return False
+    # a half without one of them would take the number of the other half
+    return len(row["time"]) == len(row["algbw"]) == len(row["busbw"]) > 0
 
 
 def _plain_keys(value: object) -> dict[str, Any]:

@@ -43,14 +43,20 @@ def events(data: bytes, path: str) -> list[Event]:
     first: dict[tuple[int | None, str, int], tuple[int, str]] = {}
     for number, (raw, row) in enumerate(_rows_of_lines(data), 1):
         key = _key_of_row(row)
-        if key is not None:
-            took = row["coll_perf"].get("coll_exec_time_us")
-            times[key].append(float(took) if isinstance(took, (int, float)) else 0.0)
-            if key not in first:
-                first[key] = number, secrets.text(raw[:2000].decode("utf-8", "replace"))
+        if key is None:
+            continue
+        took = row["coll_perf"].get("coll_exec_time_us")
+        if isinstance(took, (int, float)):
+            times[key].append(float(took))
+        else:
+            times[key].append(0.0)
+        if key not in first:
+            quoted = raw[:2000].decode("utf-8", "replace")
+            first[key] = number, secrets.text(quoted)
     made = []
-    for (rank, op, size), laps in times.items():
-        line, text = first[rank, op, size]
+    for key, laps in times.items():
+        rank, op, size = key
+        line, text = first[key]
         record = {"op": op, "bytes": size, "time_us": statistics.median(laps)}
         made.append(Event("nccl.calls", text, path, line, rank=rank, data=record, count=len(laps)))
     return made
@@ -132,15 +138,13 @@ def _event_of_hook(value: Mapping[str, Any], path: str) -> Event:
 
 
 def _step_event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
-    usual = median([row["seconds"] for row in data["steps"]] or [0.0])
-    text = f"rank {rank}: {len(data['steps'])} steps measured, {1e3 * usual:.1f} ms each"
-    parts = {
-        part: fmean([row["parts"].get(part, 0.0) for row in data["steps"]] or [0.0])
-        for part in PARTS
-    }
-    text += "".join(
-        f", {part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items() if seconds >= 5e-5
-    )
+    steps = data["steps"]
+    usual = median([row["seconds"] for row in steps] or [0.0])
+    text = f"rank {rank}: {len(steps)} steps measured, {1e3 * usual:.1f} ms each"
+    for part in PARTS:
+        seconds = fmean([row["parts"].get(part, 0.0) for row in steps] or [0.0])
+        if seconds >= 5e-5:  # less is 0.0 ms
+            text += f", {part} {1e3 * seconds:.1f} ms"
     return Event("step.rank", text, path, 0, None, host, None, rank, data)
 
 

@@ -130,6 +130,7 @@ async def run_under_guard(
     reading = asyncio.create_task(_read(guard, folder, on_record, heard))
     try:
         await _first_word(guard, heard, python)
+        # after its deadline a guard still collects evidence
         records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
     except asyncio.TimeoutError:
         await asyncio.shield(_stop(guard, reading))
@@ -137,6 +138,7 @@ async def run_under_guard(
             f"The guard of the run did not end within {deadline + 40:.0f} s; it was ended."
         ) from None
     except BaseException:
+        # shielded, as a second Cancel must not leave ranks behind
         await asyncio.shield(_stop(guard, reading))
         raise
     code = await guard.wait()
@@ -207,6 +209,7 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
     """
     assert guard.stdin is not None
     try:
+        # it takes orders over its input
         guard.stdin.write(b"cancel\n")
         await guard.stdin.drain()
     except ConnectionError:
@@ -242,6 +245,8 @@ async def _read(
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
+                # the first record of a guard says that the interpreter works, and is not of the
+                # run
                 if not heard.is_set() and (wire.parse_record(line) or {}).get("kind") == "guard":
                     heard.set()
                     continue
@@ -280,6 +285,7 @@ class LauncherLog:
             return
         self._written = LOG_BEGIN  # what follows must not stand before this piece
         self._end += text
+        # twice as much, so that not every piece moves a megabyte
         if len(self._end) > 2 * LOG_END:
             self._left_out += len(self._end) - LOG_END
             self._end = self._end[-LOG_END:]
@@ -305,6 +311,7 @@ def _keep(
 ) -> None:
     record = wire.parse_record(line)
     if record is None:
+        # byte for byte what was printed, whatever its encoding
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
         )
@@ -339,6 +346,7 @@ async def check_interpreter(python: str, deadline: float = 60.0) -> Record:
             f"The training interpreter {python!r} does not exist or may not be executed; give its"
             " full path."
         )
+    # by these it may import another torch, and see other GPUs
     heeded = sorted(
         item
         for item in os.environ.items()
@@ -353,6 +361,7 @@ async def check_interpreter(python: str, deadline: float = 60.0) -> Record:
 
 async def _ask(found: str, deadline: float) -> Record:
     """What an interpreter says of itself, in a process of its own."""
+    # the mark tells the answer from what sitecustomize or torch print
     code = (
         "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict("
         "python=sys.version.split()[0],torch=torch.__version__,gpus=torch.cuda.device_count(),"

@@ -153,6 +153,7 @@ def _mpirun(plan: Plan | None = None) -> list[str]:
     passed = ["-x", f"{JOB}={_job_name()}"]
     for name in _passed_variables(plan):
         passed += ["-x", name]
+    # mpirun would bind its one process of a host, and with it all ranks, to one core
     return ["mpirun", *count, "--bind-to", "none", *passed, *more]
 
 
@@ -169,6 +170,7 @@ def _job_name() -> str:
     """What the scheduler calls this job, alike on all hosts; "0" without one."""
     for name in JOBS:
         said = os.environ.get(name, "")
+        # it becomes an argument of mpirun
         if HOST.fullmatch(said):
             return said
     return "0"

@@ -77,9 +77,13 @@ def _archive(lab: bool, compiled: bool) -> bytes:
             "__main__.py",
             MAIN.format(package="ncclkit.lab.programs" if lab else "ncclkit.agent"),
         )
-        for empty in ("ncclkit", *(("ncclkit/lab",) if lab else ())):
-            _put(archive, f"{empty}/__init__.py", "")
-        for source in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
+        _put(archive, "ncclkit/__init__.py", "")
+        if lab:
+            _put(archive, "ncclkit/lab/__init__.py", "")
+        sources: list[Path] = []
+        for part in parts:
+            sources += (PACKAGE / part).rglob("*.py")
+        for source in sorted(sources):
             name = source.relative_to(PACKAGE.parent).as_posix()
             _put(archive, name, source.read_text(encoding="utf-8"))
             if compiled:
@@ -88,6 +92,7 @@ def _archive(lab: bool, compiled: bool) -> bytes:
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: str | bytes) -> None:
+    # one date, so that equal sources give equal bytes, whose digest is compared
     archive.writestr(
         zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1
     )
@@ -132,6 +137,7 @@ def take(folder: Path, record: Mapping[str, Any]) -> None:
         and 0 <= at <= LARGEST
     ):
         return
+    # the first piece begins the archive anew
     with (
         suppress(ValueError),
         open(folder / f".node{node}{SUFFIX}", "r+b" if at else "wb") as archive,
@@ -161,11 +167,13 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Plain files without a path of their own; what is there already stays."""
     left = LARGEST
     for member in archive:
+        # by the size that it claims, before anything is written
         left -= member.size
         target = folder / member.name
         file = None
         if member.isreg():
             file = archive.extractfile(member)
+        # names come from another host
         if (
             file is None
             or left < 0

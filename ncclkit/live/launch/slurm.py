@@ -13,9 +13,10 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncclkit.agent import wire
 from ncclkit.agent.facts.machine import Machine, Unread
@@ -137,6 +138,7 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     number = scheduler.checked_id(str(job), "The option --job")
+    # rather fail after 10 s than wait until the job has ended
     beside = ["srun", f"--jobid={number}", "--overlap", "--immediate=10"]
     beside += ["--cpu-bind=none", "--mem=0"]
     output = f"--output={scheduler.file_pattern(folder)}/attach-node%n.jsonl"
@@ -147,6 +149,7 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
 def environ_without_slurm() -> dict[str, str]:
     """Our environment without what an allocation that we are in says of itself."""
     own = ("SLURM_", "SRUN_", "SBATCH_")
+    # SLURM_CONF says where Slurm itself is
     return {
         name: value
         for name, value in os.environ.items()
@@ -188,6 +191,7 @@ async def run_on_nodes(
             seen.port(),
             seen.blind,
         )
+        # once one node has ended, the others have some seconds for their own evidence
         srun = [
             *agent_on_every_node(agent, plan.python, wait=15),
             "node",
@@ -217,9 +221,14 @@ class _NodeAnswers:
 
         Where none is known, one that follows from the job's number.
         """
-        self.ports.append(self.ports.pop(0)) if self.ports else None
+        if self.ports:
+            # in turn, as connections of the last run may still hold its port
+            port = self.ports.pop(0)
+            self.ports.append(port)
+            return str(port)
         number = scheduler.number_in(os.environ.get("SLURM_JOB_ID", ""))
-        return str(self.ports[-1] if self.ports else 20000 + number % 20000)
+        # different for jobs that share a node
+        return str(20000 + number % 20000)
 
 
 _answers: dict[tuple[str, ...], _NodeAnswers] = {}
@@ -315,29 +324,33 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     A host has the name that it has itself, as logs do; nodes that share one (several on one
     machine) have Slurm's.
     """
-    output = {
-        node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)
-    }
-    parsed = {
-        node: list(filter(None, map(wire.parse_record, lines))) for node, lines in output.items()
-    }
-    found = {
-        node: (
-            [r for r in records if r.get("kind") == "fact" and "name" in r]
-            + missing_facts(records, "with its node or step")
-        )
-        for node, records in parsed.items()
-    }
-    own = {
-        node: next((r["value"] for r in records if r["name"] == "host.name"), None)
-        for node, records in found.items()
-    }
-    alone = {name for name, many in Counter(own.values()).items() if name and many == 1}
-    return [
-        record | {"host": own[node] if own[node] in alone else node}
-        for node in nodes
-        for record in found[node] or [_mute(output[node])]
-    ]
+    found: dict[str, list[Record]] = {}
+    own: dict[str, Any] = {}
+    for number, node in enumerate(nodes):
+        lines = _lines(folder / f"facts-node{number}.jsonl")
+        facts = _facts_in(lines)
+        names = [fact["value"] for fact in facts if fact["name"] == "host.name"]
+        own[node] = names[0] if names else None
+        found[node] = facts or [_mute(lines)]
+    times = Counter(own.values())
+    records = []
+    for node, facts in found.items():
+        host = node
+        if own[node] and times[own[node]] == 1:
+            host = own[node]
+        for fact in facts:
+            records.append(fact | {"host": host})
+    return records
+
+
+def _facts_in(lines: Iterable[bytes]) -> list[Record]:
+    """The facts of one node, and one for those that its agent did not come to."""
+    records = [record for record in map(wire.parse_record, lines) if record]
+    facts = []
+    for record in records:
+        if record.get("kind") == "fact" and "name" in record:
+            facts.append(record)
+    return facts + missing_facts(records, "with its node or step")
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -233,6 +233,7 @@ def _figure_html(figure: dict[str, Any]) -> str:
         label = title
     label = label or (layout.get("meta") or {}).get("summary", "")
     height = int(layout.get("height") or 420)
+    # a text of a log must not close the script element
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
     plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))
     return (

@@ -39,22 +39,26 @@ def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
 
     The hosts and users that a case and this machine know.
     """
-    lists = ",".join(
-        str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value
-    )
     hosts = {socket.gethostname(), str(case.about.get("host", ""))}
-    hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", lists).split(","))
-    hosts |= {fact.host for fact in case.facts} | {event.host for event in case.events}
-    hosts |= {str(fact.value) for name in HOSTS for fact in case.facts_of(name) if fact.value}
+    for words in _values_of_facts(case, LISTS):
+        hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", words).split(","))
+    hosts |= set(_values_of_facts(case, HOSTS))
+    hosts |= {fact.host for fact in case.facts}
+    hosts |= {event.host for event in case.events}
     for event in case.of("connect.host"):
         hosts |= {str(event.data.name), str(event.data.hostname)}
     for event in case.of("connect.pair"):
         hosts |= {str(event.data.src), str(event.data.dst)}
-    users = [str(fact.value) for name in USERS for fact in case.facts_of(name) if fact.value]
-    return Aliases(
-        filter(_is_host, hosts),
-        [*users, *also, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")],
-    )
+    own = [os.environ.get(name, "") for name in ("USER", "LOGNAME")]
+    return Aliases(filter(_is_host, hosts), [*_values_of_facts(case, USERS), *also, *own])
+
+
+def _values_of_facts(case: Case, names: Iterable[str]) -> list[str]:
+    """What these facts say on all hosts."""
+    found = []
+    for name in names:
+        found += [str(fact.value) for fact in case.facts_of(name) if fact.value]
+    return found
 
 
 def _is_host(name: str) -> bool:
@@ -84,5 +88,6 @@ def _anonymize_figure(text: NavigableString, aliases: Aliases) -> None:
 
 def _anonymize_attributes(tag: Tag, aliases: Aliases) -> None:
     for name, value in tag.attrs.items():
+        # an embedded image holds no text
         if name not in KEPT and isinstance(value, str) and not value.startswith("data:"):
             tag[name] = aliases(value)
