@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ncclkit.analysis.frames import Frame, framework, place, stacks
 from ncclkit.analysis.outcome import unread_lines
-from ncclkit.analysis.picks import name_ranks
+from ncclkit.analysis.picks import who_are
 from ncclkit.analysis.rank_states import EARLY, sequence_of
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event
-from ncclkit.core.text import start
 
 REPLAYS = re.compile(
     r"skip_?(?:first_)?(?:batch|sample|step|data|iter)|replay|fast_?forward|^_*resume",
@@ -74,7 +73,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     """
     frame = _replaying_frame(case, ranks)
     if frame is not None:
-        who = start(name_ranks(ranks))
+        who = who_are(ranks)
         seen = f"{who} stood in {place(frame)}, which takes as long as its storage lets it."
         return (_advice_for_loader(framework(case), seen),)
     line = resume_line(case)

@@ -42,6 +42,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.causes import _starting
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclEnv, NcclIbDevices, NcclInfo, NcclInit, NcclWarn
@@ -276,16 +277,15 @@ def _advice(*names: str) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """The same job without the variables in question."""
     names = _limiting_variables(case) or list(LIMITS)
-    return Experiment(
+    return experiment_of(
         f"Does the job start without {', '.join(names)}?",
         {"unset": names},
         {
-            ID: "it starts: NCCL's defaults work",
-            "version_mismatch": "it fails in the same way",
-            "p2p_broken": "it fails in the same way",
-            "slow_rank": "it fails in the same way",
+            ID: ("works", "it starts: NCCL's defaults work"),
+            "version_mismatch": ("same", "it fails in the same way"),
+            "p2p_broken": ("same", "it fails in the same way"),
+            "slow_rank": ("same", "it fails in the same way"),
         },
-        {ID: "works", "version_mismatch": "same", "p2p_broken": "same", "slow_rank": "same"},
     )
 
 

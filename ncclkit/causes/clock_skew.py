@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import first_finding, pick
 from ncclkit.causes import _tested
-from ncclkit.causes._experiments import minimal
+from ncclkit.causes._experiments import check_of, minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath
@@ -162,16 +162,15 @@ def experiment(case: Case) -> Experiment:
     Elsewhere start without comparing clocks.
     """
     if can_simulate_again(case):
-        predicts = {
-            ID: "names and ports are right, and the clocks are seconds apart",
-            "store_unreachable": "the rendezvous port does not answer",
-            "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
-        }
-        question = (
-            "How far apart are the clocks of the hosts, and do names and ports work as they should?"
-        )
-        return Experiment(
-            question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found")
+        return check_of(
+            "connections",
+            "How far apart are the clocks of the hosts, and do names and ports work as they"
+            " should?",
+            {
+                ID: "names and ports are right, and the clocks are seconds apart",
+                "store_unreachable": "the rendezvous port does not answer",
+                "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
+            },
         )
     return minimal(
         "Do the same ranks meet where the rendezvous is a plain store, which compares no clocks?",

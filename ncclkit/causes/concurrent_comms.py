@@ -42,6 +42,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dTimeout,
@@ -310,13 +311,12 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with one hardware queue."""
-    return Experiment(
+    return experiment_of(
         "Does the hang disappear when kernels are launched in one queue?",
         {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}},
         {
-            ID: "it disappears",
-            "send_recv_mismatch": "it stays",
-            "slow_rank": "it stays; one rank is missing",
+            ID: ("works", "it disappears"),
+            "send_recv_mismatch": ("same", "it stays"),
+            "slow_rank": ("same", "it stays; one rank is missing"),
         },
-        {ID: "works", "send_recv_mismatch": "same", "slow_rank": "same"},
     )

@@ -38,6 +38,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import failed, name_hosts, on, pick, ranks_in
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclAffinity
@@ -215,16 +216,15 @@ SOCKETS = Advice(
         "On a shared machine the other CPUs may belong to another job: ask the scheduler for them."
     ),
 )
-NEAR = Experiment(
+NEAR = experiment_of(
     "Is all_reduce faster when NCCL's threads run next to their GPUs, whatever the mask of the"
     " process says?",
     {"env": {"NCCL_IGNORE_CPU_AFFINITY": "1"}},
     {
-        ID: "busbw rises by half or more: the mask kept them away",
-        "slow_transport": "it works as before: the path between the GPUs is the same",
-        "cpu_contention": "it works as before: the processes themselves lack cores",
+        ID: ("faster", "busbw rises by half or more: the mask kept them away"),
+        "slow_transport": ("works", "it works as before: the path between the GPUs is the same"),
+        "cpu_contention": ("works", "it works as before: the processes themselves lack cores"),
     },
-    {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},
 )
 
 
@@ -235,15 +235,14 @@ def experiment(case: Case) -> Experiment:
     """
     if not any(case.facts_of(f"env.{name}") for name in BINDS):
         return NEAR
-    return Experiment(
+    return experiment_of(
         "Is the same job faster when no variable binds its processes?",
         dict(UNBIND.change),
         {
-            ID: "busbw rises by half or more: the ranks had shared a core",
-            "slow_transport": "it works as before: the path is the same",
-            "cpu_contention": "it works as before: there are too few cores for all",
+            ID: ("faster", "busbw rises by half or more: the ranks had shared a core"),
+            "slow_transport": ("works", "it works as before: the path is the same"),
+            "cpu_contention": ("works", "it works as before: there are too few cores for all"),
         },
-        {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},
     )
 
 

@@ -31,6 +31,7 @@ from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pi
 from ncclkit.analysis.rank_states import how_they_waited, rank_states, starving
 from ncclkit.analysis.speed import busy_cores, crowded, measured_speed
 from ncclkit.analysis.steps import measured_steps
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import Judgement
@@ -68,16 +69,18 @@ LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment_of(
     "Does the same job run when no rank has more data-loader workers than cores?",
     {"fix": ID},
     {
-        ID: "it runs: the workers and the rank had competed for the cores",
-        "slow_rank": "it fails as before: the rank is late for another reason than its workers",
-        "disk_or_io": "it fails as before: fewer workers read a slow disk no faster",
-        "network_loss": "it fails as before: the network does not depend on workers",
+        ID: ("works", "it runs: the workers and the rank had competed for the cores"),
+        "slow_rank": (
+            "same",
+            "it fails as before: the rank is late for another reason than its workers",
+        ),
+        "disk_or_io": ("same", "it fails as before: fewer workers read a slow disk no faster"),
+        "network_loss": ("same", "it fails as before: the network does not depend on workers"),
     },
-    {ID: "works", "slow_rank": "same", "disk_or_io": "same", "network_loss": "same"},
 )
 
 
@@ -439,15 +442,17 @@ def experiment(case: Case) -> Experiment:
     """
     if starving(case):
         return EXPERIMENT
-    return Experiment(
+    return experiment_of(
         "Does the same job keep up when each rank's libraries use one thread?",
         {"env": {"OMP_NUM_THREADS": "1"}},
         {
-            ID: "it does: the threads of all ranks had competed for the cores",
-            "slow_rank": "it fails as before: the rank is late however many threads it has",
-            "network_loss": "it fails as before: the network does not depend on threads",
+            ID: ("works", "it does: the threads of all ranks had competed for the cores"),
+            "slow_rank": (
+                "same",
+                "it fails as before: the rank is late however many threads it has",
+            ),
+            "network_loss": ("same", "it fails as before: the network does not depend on threads"),
         },
-        {ID: "works", "slow_rank": "same", "network_loss": "same"},
     )
 
 

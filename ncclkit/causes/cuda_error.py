@@ -37,7 +37,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.causes._experiments import over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -211,19 +211,19 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same GPUs and ranks without the program's kernels, then the program without GPUs."""
-    plain = Experiment(
+    plain = experiment_of(
         "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
         {"minimal": True},
         {
             ID: (
+                "works",
                 "it works: the failing kernel is the program's; CUDA_LAUNCH_BLOCKING=1 then shows"
-                " its line"
+                " its line",
             ),
-            "gpu_oom": "it works: the program had taken the memory",
-            "gpu_hardware_error": "it fails too, always on the same GPU",
-            "driver_too_old": "it fails too, with its very first kernel",
+            "gpu_oom": ("works", "it works: the program had taken the memory"),
+            "gpu_hardware_error": ("same", "it fails too, always on the same GPU"),
+            "driver_too_old": ("same", "it fails too, with its very first kernel"),
         },
-        {ID: "works", "gpu_oom": "works", "gpu_hardware_error": "same", "driver_too_old": "same"},
     )
     gloo = over_gloo(
         case,

@@ -40,6 +40,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     who_of,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dError,
@@ -177,21 +178,16 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same start without cuMem."""
-    return Experiment(
+    return experiment_of(
         "Does the job start without cuMem allocations?",
         {"env": WITHOUT},
         {
-            ID: "it starts",
-            "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",
+            ID: ("works", "it starts"),
+            "shm_too_small": ("same", "it fails unless NCCL_SHM_DISABLE=1"),
             "nvswitch_fabric": (
-                "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well"
+                "works",
+                "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well",
             ),
-            "driver_too_old": "it fails in the same way",
-        },
-        {
-            ID: "works",
-            "shm_too_small": "same",
-            "nvswitch_fabric": "works",
-            "driver_too_old": "same",
+            "driver_too_old": ("same", "it fails in the same way"),
         },
     )

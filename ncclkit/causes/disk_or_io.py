@@ -32,10 +32,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
@@ -46,7 +46,7 @@ from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelStall, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "disk_or_io"
 explains = (
@@ -177,13 +177,13 @@ def _in_storage_call(case: Case) -> Finding | None:
             now.append(seen[rank])
     if now:
         say = (
-            f"{start(name_ranks(slow))} {now[0].activity(len(slow))};"
+            f"{who_are(slow)} {now[0].activity(len(slow))};"
             f" {others_wait(case, slow) or 'the others wait'}."
         )
     else:
         where = place(own_frame(next(iter(slow.values())).data.frames, innermost_first=True))
         say = (
-            f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''}"
+            f"{who_are(slow)} was in a storage call{' at ' + where if where else ''}"
             " while the others waited."
         )
     why = pick(slow.values(), waiting.values())

@@ -44,6 +44,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.causes._experiments import minimal
@@ -60,7 +61,6 @@ from ncclkit.core.kinds import (
     NcclWarn,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "duplicate_gpu"
 explains = (
@@ -101,7 +101,7 @@ def _reported_duplicate(case: Case) -> Finding | None:
     bus = next((str(e.data.bus) for e in same), "") or next(quoted, "")
     host = first_host(same + said)
     say = (
-        f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
+        f"{who_are(ranks)} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
         " needs one GPU per rank."
     )
     hosts = name_hosts(same + said)
@@ -140,7 +140,7 @@ def _too_many(case: Case) -> Finding | None:
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there"
+        f"{who_are(ranks)} asked for a GPU that it cannot see{on(lines[0].host)}: there"
         " are more ranks than visible GPUs."
     )
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())

@@ -33,22 +33,20 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     of_job_hosts,
-    on,
     pick,
     ranks_in,
+    who_are,
     without,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.causes._experiments import machine, unasked
+from ncclkit.causes._experiments import experiment_of, machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import C10dTimeout, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
-from ncclkit.core.text import start
 
 ID = "fd_limit"
 explains = (
@@ -113,7 +111,7 @@ def diagnose(case: Case) -> Finding:
         what = "processes or threads"
     host = first_host(lines + vague)
     say = (
-        f"{start(name_ranks(ranks))}{on(host)} ran out of"
+        f"{who_are(ranks, host)} ran out of"
         f" {what}{f' (its soft limit is {limit})' if limit else ''}."
     )
     return found(
@@ -221,20 +219,14 @@ def experiment(case: Case) -> Experiment:
 
     With as few sockets as NCCL can use.
     """
-    fewer = Experiment(
+    fewer = experiment_of(
         "Does the job start when NCCL opens as few sockets as possible?",
         {"env": FEWEST},
         {
-            ID: "it starts, with a tenth of the descriptors",
-            "store_unreachable": "it fails in the same way",
-            "network_loss": "it fails in the same way",
-            "rank_exception": "it fails in the same way",
-        },
-        {
-            ID: "works",
-            "store_unreachable": "same",
-            "network_loss": "same",
-            "rank_exception": "same",
+            ID: ("works", "it starts, with a tenth of the descriptors"),
+            "store_unreachable": ("same", "it fails in the same way"),
+            "network_loss": ("same", "it fails in the same way"),
+            "rank_exception": ("same", "it fails in the same way"),
         },
     )
     return unasked(case, machine(), fewer)

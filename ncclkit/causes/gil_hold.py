@@ -27,9 +27,19 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    in_order,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    who_are,
+)
 from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dMonitor, C10dTimeout, FlightMissing, RunEnd
 from ncclkit.core.model import Advice, Experiment, Finding, found
@@ -101,10 +111,7 @@ def _live_holder(case: Case) -> Finding | None:
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
-    say = (
-        f"{start(name_ranks(ranks))} holds the GIL in native code in {held[0].call} at"
-        f" {held[0].place}; "
-    )
+    say = f"{who_are(ranks)} holds the GIL in native code in {held[0].call} at {held[0].place}; "
     say += f"{others_wait(case, ranks) or 'the others wait for it'}."
     why = pick([stand.lines[-1] for stand in held], case.of(FlightMissing))
     return found(
@@ -164,17 +171,17 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same ranks without the program and its native calls."""
-    return Experiment(
+    return experiment_of(
         "Do the same ranks and GPUs keep going when they only do all_reduce?",
         {"minimal": True},
         {
             ID: (
+                "works",
                 "they do: a native call of the program held the lock; `py-spy dump --native`"
-                " names it"
+                " names it",
             ),
-            "slow_rank": "they do: the program's ordinary Python was slow",
-            "gpu_hardware_error": "they stop too: a CUDA call never returns",
-            "p2p_broken": "they stop too: the data never arrives",
+            "slow_rank": ("works", "they do: the program's ordinary Python was slow"),
+            "gpu_hardware_error": ("same", "they stop too: a CUDA call never returns"),
+            "p2p_broken": ("same", "they stop too: the data never arrives"),
         },
-        {ID: "works", "slow_rank": "works", "gpu_hardware_error": "same", "p2p_broken": "same"},
     )

@@ -34,6 +34,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Fact, Finding
@@ -123,20 +124,14 @@ def experiment(case: Case) -> Experiment:
 
     A power limit does not fail it.
     """
-    return Experiment(
+    return experiment_of(
         "Does each GPU alone, and each pair, work as it should when nothing is computed?",
         {"minimal": True, "stages": True},
         {
-            ID: "they do: a limit slows computation, and breaks nothing",
-            "slow_rank": "they do: the program is late on that rank",
-            "gpu_hardware_error": "it fails again, on one particular GPU",
-            "nvswitch_fabric": "it fails again, wherever NVLink is used",
-        },
-        {
-            ID: "works",
-            "slow_rank": "works",
-            "gpu_hardware_error": "same",
-            "nvswitch_fabric": "same",
+            ID: ("works", "they do: a limit slows computation, and breaks nothing"),
+            "slow_rank": ("works", "they do: the program is late on that rank"),
+            "gpu_hardware_error": ("same", "it fails again, on one particular GPU"),
+            "nvswitch_fabric": ("same", "it fails again, wherever NVLink is used"),
         },
     )
 

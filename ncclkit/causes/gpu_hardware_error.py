@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
@@ -254,16 +255,15 @@ def _advice(gpu: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Test each GPU alone, then every pair, to find the one that fails."""
-    return Experiment(
+    return experiment_of(
         "Which GPU fails when each works alone, and then every pair?",
         {"minimal": True, "stages": True},
         {
-            ID: "always the same one",
-            "driver_too_old": "every one",
-            "cuda_error": "none: the program's own kernel fails",
-            "gpu_oom": "none: the program had taken the memory",
+            ID: ("same", "always the same one"),
+            "driver_too_old": ("same", "every one"),
+            "cuda_error": ("works", "none: the program's own kernel fails"),
+            "gpu_oom": ("works", "none: the program had taken the memory"),
         },
-        {ID: "same", "driver_too_old": "same", "cuda_error": "works", "gpu_oom": "works"},
     )
 
 

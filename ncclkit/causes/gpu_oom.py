@@ -38,9 +38,9 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -48,7 +48,7 @@ from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, CudaOom
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "gpu_oom"
 explains = (
@@ -111,7 +111,7 @@ def diagnose(case: Case) -> Finding:
     gpus = tuple(sorted(full_gpus))
     others = other_processes(first.text).clause
     say = (
-        f"{start(name_ranks(ranks))} ran out of memory on its"
+        f"{who_are(ranks)} ran out of memory on its"
         f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
         f" {_request_in_words(first)}{f'; {others}' if others else ''}."
     )

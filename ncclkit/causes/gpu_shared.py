@@ -36,6 +36,7 @@ from typing import Any
 
 from ncclkit.analysis.picks import of_job, pick
 from ncclkit.analysis.speed import measured_speed
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -158,16 +159,15 @@ def experiment(case: Case) -> Experiment:
         if fact.name not in busy:
             free_gpus.add(fact.name.split(".")[1])
     free = sorted(free_gpus) or ["0"]
-    return Experiment(
+    return experiment_of(
         "Does the same job work at full speed on the GPUs that no other process uses?",
         {"env": {"CUDA_VISIBLE_DEVICES": ",".join(free)}, "ranks": len(free)},
         {
-            ID: "it does: the other GPUs were shared",
-            "gpu_oom": "it does: the memory of the others was taken",
-            "driver_too_old": "it fails on every GPU",
-            "slow_rank": "it is as late as before: the rank is late on any GPU",
+            ID: ("works", "it does: the other GPUs were shared"),
+            "gpu_oom": ("works", "it does: the memory of the others was taken"),
+            "driver_too_old": ("same", "it fails on every GPU"),
+            "slow_rank": ("same", "it is as late as before: the rank is late on any GPU"),
         },
-        {ID: "works", "gpu_oom": "works", "driver_too_old": "same", "slow_rank": "same"},
     )
 
 

@@ -42,10 +42,11 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.causes._experiments import limits
+from ncclkit.causes._experiments import experiment_of, limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -60,7 +61,7 @@ from ncclkit.core.kinds import (
 )
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.resources import UNITS
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "host_oom"
 explains = (
@@ -122,7 +123,7 @@ def _refused_allocation(case: Case) -> Finding | None:
         what = "a data-loader worker was killed by the system"
     else:
         what = f"{_requested_size(refused)} was refused"
-    say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
+    say = f"{who_are(ranks)} ran out of host memory: {what}."
     why = pick(workers, refused, _killed_processes(case))
     advice = _advice(case)
     if not workers:
@@ -408,14 +409,13 @@ def _smaller_loader(have: str, workers: int = 8) -> Advice:
 
 def experiment(case: Case) -> Experiment:
     """Run one rank instead of all: its memory then fits, and storage is not faster."""
-    return Experiment(
+    return experiment_of(
         "Does one rank alone, with all of the host's memory, complete the run?",
         {"ranks": 1},
         {
-            ID: "it succeeds: the ranks together need more memory than there is",
-            "disk_or_io": "it stalls in the same call, with no other rank waiting",
+            ID: ("works", "it succeeds: the ranks together need more memory than there is"),
+            "disk_or_io": ("other", "it stalls in the same call, with no other rank waiting"),
         },
-        {ID: "works", "disk_or_io": "other"},
     )
 
 

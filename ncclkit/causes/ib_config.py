@@ -38,21 +38,20 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     name_hosts,
-    name_ranks,
     of_job_hosts,
-    on,
     over_infiniband,
     over_sockets,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import EARLY
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dTimeout, KernelLink, NcclDestroy, NcclInfo
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "ib_config"
 explains = (
@@ -146,10 +145,7 @@ def _memory_refused(case: Case) -> Finding | None:
         return None
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
-    say = (
-        f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the"
-        " InfiniBand card."
-    )
+    say = f"{who_are(ranks, lines[0].host)} could not register GPU memory with the InfiniBand card."
     return found(
         ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ())
     )
@@ -183,7 +179,7 @@ def _first_packets(case: Case) -> Finding | None:
     ranks = ranks_in(early)
     hosts = name_hosts(early)
     advice = _advice(bool(gid), memory, _rdma_ports(case))
-    say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
+    say = f"{who_are(ranks, early[0].host)}: {what}."
     return found(
         ID,
         "likely",
@@ -365,15 +361,14 @@ def experiment(case: Case) -> Experiment:
 
     And the rails kept apart.
     """
-    return Experiment(
+    return experiment_of(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
         {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},
         {
-            ID: "they connect",
-            "ib_link_error": "they fail in the same way, over one link only",
-            "network_loss": "they fail in the same way; over sockets too",
+            ID: ("works", "they connect"),
+            "ib_link_error": ("same", "they fail in the same way, over one link only"),
+            "network_loss": ("same", "they fail in the same way; over sockets too"),
         },
-        {ID: "works", "ib_link_error": "same", "network_loss": "same"},
     )
 
 

@@ -42,6 +42,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -272,16 +273,15 @@ def _advice(device: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job over sockets."""
-    return Experiment(
+    return experiment_of(
         "Does the job pass over sockets, if it fails over InfiniBand?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
-            ID: "passes over sockets, fails over this link only",
-            "ib_config": "passes over sockets, fails over every link",
-            "network_loss": "fails over sockets too",
-            "rank_exception": "fails over sockets too: the peer dies again",
+            ID: ("works", "passes over sockets, fails over this link only"),
+            "ib_config": ("works", "passes over sockets, fails over every link"),
+            "network_loss": ("same", "fails over sockets too"),
+            "rank_exception": ("same", "fails over sockets too: the peer dies again"),
         },
-        {ID: "works", "ib_config": "works", "network_loss": "same", "rank_exception": "same"},
     )
 
 

@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     pick,
 )
 from ncclkit.analysis.rank_states import spans_hosts
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclIbDevices, NcclInfo, NcclInit, NcclNetwork, PrintedEnv
@@ -225,32 +226,33 @@ def experiment(case: Case) -> Experiment:
         if env_of(case, name) or case.facts_of(f"env.{name}"):
             off.append(name)
     if off:
-        return Experiment(
+        return experiment_of(
             f"Is the job faster without {' and '.join(off)}?",
             {"unset": off},
             {
-                ID: "it is: the ranks then use InfiniBand",
-                "ib_config": "it fails now: connections over InfiniBand cannot be made",
+                ID: ("faster", "it is: the ranks then use InfiniBand"),
+                "ib_config": ("other", "it fails now: connections over InfiniBand cannot be made"),
                 "ib_link_error": (
-                    "it fails now: a link is broken, and InfiniBand had been switched off for that"
+                    "other",
+                    "it fails now: a link is broken, and InfiniBand had been switched off for that",
                 ),
             },
-            {ID: "faster", "ib_config": "other", "ib_link_error": "other"},
         )
-    return Experiment(
+    return experiment_of(
         "Which node cannot use InfiniBand?",
         {"env": {"NCCL_NET": "IB"}},
         {
-            ID: "the node without devices stops with an error that names it",
-            "ib_config": "none: all nodes have devices, and connections over them fail",
+            ID: ("other", "the node without devices stops with an error that names it"),
+            "ib_config": ("other", "none: all nodes have devices, and connections over them fail"),
             "slow_transport": (
-                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+                "works",
+                "none: the job runs as before, so InfiniBand was in use and something else is slow",
             ),
             "network_loss": (
-                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+                "works",
+                "none: the job runs as before, so InfiniBand was in use and something else is slow",
             ),
         },
-        {ID: "other", "ib_config": "other", "slow_transport": "works", "network_loss": "works"},
     )
 
 

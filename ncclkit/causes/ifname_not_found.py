@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -311,41 +312,38 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with the interfaces that the libraries choose themselves."""
-    return Experiment(
+    return experiment_of(
         "Does the job start when the libraries choose the interface themselves?",
         {"unset": list(FILTERS.values())},
         {
-            ID: "it starts",
+            ID: ("works", "it starts"),
             "wrong_interface": (
-                "it starts, and hangs: the choice is one that the other nodes cannot reach"
+                "other",
+                "it starts, and hangs: the choice is one that the other nodes cannot reach",
             ),
-            "network_loss": "it starts, and fails later",
-            "store_unreachable": "it fails in the same way: the ranks have not even met",
-            "version_mismatch": "it fails in the same way: the address was misread",
-        },
-        {
-            ID: "works",
-            "wrong_interface": "other",
-            "network_loss": "other",
-            "store_unreachable": "same",
-            "version_mismatch": "same",
+            "network_loss": ("other", "it starts, and fails later"),
+            "store_unreachable": ("same", "it fails in the same way: the ranks have not even met"),
+            "version_mismatch": ("same", "it fails in the same way: the address was misread"),
         },
     )
 
 
 def start(case: Case) -> Experiment:
     """Check before any job whether ranks start at all where no filter is set."""
-    return Experiment(
+    return experiment_of(
         "Does a plain all_reduce start here, and what do the ranks say if it does not?",
         {"minimal": True},
         {
-            ID: "they say that they find no interface",
+            ID: ("named", "they say that they find no interface"),
             "hostname_resolution": (
-                "they say that a name does not resolve: the own name is looked up first"
+                "named",
+                "they say that a name does not resolve: the own name is looked up first",
             ),
-            "store_unreachable": "they never meet: the first rank's port is not reached",
+            "store_unreachable": (
+                "named",
+                "they never meet: the first rank's port is not reached",
+            ),
         },
-        dict.fromkeys((ID, "hostname_resolution", "store_unreachable"), "named"),
     )
 
 

@@ -38,7 +38,7 @@ from ncclkit.analysis.picks import (
     who_of,
     without,
 )
-from ncclkit.causes._experiments import limits, unasked
+from ncclkit.causes._experiments import experiment_of, limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, NcclWarn, SystemFault
@@ -171,16 +171,15 @@ def experiment(case: Case) -> Experiment:
     Those need none.
     """
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
-    sockets = Experiment(
+    sockets = experiment_of(
         "Does the job that InfiniBand was refused to start over sockets?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
-            ID: "it starts: no card asks for locked memory",
-            "ib_config": "it starts: the addresses of the cards do not matter",
-            "network_loss": "it fails in the same way",
-            "host_oom": "it fails in the same way: memory itself is short",
+            ID: ("works", "it starts: no card asks for locked memory"),
+            "ib_config": ("works", "it starts: the addresses of the cards do not matter"),
+            "network_loss": ("same", "it fails in the same way"),
+            "host_oom": ("same", "it fails in the same way: memory itself is short"),
         },
-        {ID: "works", "ib_config": "works", "network_loss": "same", "host_oom": "same"},
     )
     return unasked(case, tried, sockets)
 

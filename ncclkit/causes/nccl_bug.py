@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
 from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
-from ncclkit.causes._experiments import minimal, over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, minimal, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dError,
@@ -256,18 +256,21 @@ def experiment(case: Case) -> Experiment:
             "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1",
         },
     )
-    simple = Experiment(
+    simple = experiment_of(
         "Does the same job complete with NCCL's simplest protocol and algorithm?",
         {"env": {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}},
         {
             ID: (
+                "works",
                 "it does: the fault is in another protocol or algorithm, or in the choice between"
-                " them"
+                " them",
             ),
-            "framework_bug": "it fails as before: the framework does not depend on how NCCL sends",
-            "rank_exception": "it fails as before: the program raises again",
+            "framework_bug": (
+                "same",
+                "it fails as before: the framework does not depend on how NCCL sends",
+            ),
+            "rank_exception": ("same", "it fails as before: the program raises again"),
         },
-        {ID: "works", "framework_bug": "same", "rank_exception": "same"},
     )
     # a job without NCCL has no NCCL protocol
     return unasked(case, *gloo, plain, *([simple] if gloo else []))

@@ -43,6 +43,7 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import crashes
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSegfault, NcclInfo, NcclInit, NcclNetwork
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
@@ -203,13 +204,12 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same start with NCCL's own network code."""
-    return Experiment(
+    return experiment_of(
         "Does the job start without the plugin?",
         {"env": {"NCCL_NET_PLUGIN": "none"}},
         {
-            ID: "it starts",
-            "ib_config": "it fails in the same way",
-            "version_mismatch": "it fails in the same way",
+            ID: ("works", "it starts"),
+            "ib_config": ("same", "it fails in the same way"),
+            "version_mismatch": ("same", "it fails in the same way"),
         },
-        {ID: "works", "ib_config": "same", "version_mismatch": "same"},
     )

@@ -53,6 +53,7 @@ from ncclkit.analysis.rank_states import (
 from ncclkit.analysis.stages import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.causes._experiments import check_of, experiment_of
 from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
@@ -484,31 +485,24 @@ def experiment(case: Case) -> Experiment:
     Elsewhere run the live test without the program.
     """
     if can_simulate_again(case):
-        return Experiment(
+        return check_of(
+            "connections",
             "What happens to packets of all sizes on the network path between the hosts, without"
             " any rank?",
-            {"check": "connections"},
             {
                 ID: "some get lost, a stream stalls, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",
                 "store_unreachable": "the rendezvous port cannot be reached",
             },
-            {ID: "found", "wrong_interface": "found", "store_unreachable": "found"},
         )
-    return Experiment(
+    return experiment_of(
         "Do the same ranks fail alone, without the training program?",
         {"minimal": True},
         {
-            ID: "they fail in the same way",
-            "wrong_interface": "they fail in the same way, always at the start",
-            "rank_exception": "they work: a process had died",
-            "rank_divergence": "they work: the program's ranks had diverged",
-        },
-        {
-            ID: "same",
-            "wrong_interface": "same",
-            "rank_exception": "works",
-            "rank_divergence": "works",
+            ID: ("same", "they fail in the same way"),
+            "wrong_interface": ("same", "they fail in the same way, always at the start"),
+            "rank_exception": ("works", "they work: a process had died"),
+            "rank_divergence": ("works", "they work: the program's ranks had diverged"),
         },
     )
 

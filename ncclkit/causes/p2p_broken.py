@@ -36,15 +36,15 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import all_waiting, rank_states, sequence_of, spans_hosts
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
-from ncclkit.causes._experiments import over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -62,7 +62,7 @@ from ncclkit.core.kinds import (
     WorkerPhase,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import percent, start
+from ncclkit.core.text import percent
 
 ID = "p2p_broken"
 explains = (
@@ -237,12 +237,12 @@ def _denied_access(case: Case) -> Finding | None:
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of"
+        f"{who_are(ranks, lines[0].host)}: peer-to-peer access between two GPUs of"
         " the machine was refused."
     )
     if matching(lines, "peer mapping resources"):
         say = (
-            f"{start(name_ranks(ranks))}{on(lines[0].host)}: a GPU can map the memory of at most"
+            f"{who_are(ranks, lines[0].host)}: a GPU can map the memory of at most"
             " eight others, and "
         )
         say += "more are in use."
@@ -375,24 +375,18 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with and without peer-to-peer, then without NCCL."""
-    off = Experiment(
+    off = experiment_of(
         "Does the job complete when peer-to-peer is off?",
         {"env": {"NCCL_P2P_DISABLE": "1"}},
         {
-            ID: "it completes only with NCCL_P2P_DISABLE=1",
+            ID: ("works", "it completes only with NCCL_P2P_DISABLE=1"),
             "nvswitch_fabric": (
-                "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too"
+                "works",
+                "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too",
             ),
-            "slow_rank": "it fails in both: the rank is late whatever the path",
-            "rank_divergence": "it fails in both: the calls still differ",
-            "gpu_hardware_error": "it fails in both, on one particular GPU",
-        },
-        {
-            ID: "works",
-            "nvswitch_fabric": "works",
-            "slow_rank": "same",
-            "rank_divergence": "same",
-            "gpu_hardware_error": "same",
+            "slow_rank": ("same", "it fails in both: the rank is late whatever the path"),
+            "rank_divergence": ("same", "it fails in both: the calls still differ"),
+            "gpu_hardware_error": ("same", "it fails in both, on one particular GPU"),
         },
     )
     gloo = over_gloo(

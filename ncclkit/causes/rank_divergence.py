@@ -62,6 +62,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import (
     all_waiting,
@@ -230,7 +231,7 @@ def _launched_more(case: Case) -> Finding | None:
             odd = tuple(stand.rank for stand in sides[left[0]])
         count = highest - min(held.values())
         fewer = name_ranks(ranks - set(most))
-        say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
+        say = f"{who_are(most)} launched {count} {op} more than {fewer}, by NCCL's RAS"
         say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}"
         say += ": they made different calls"
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
@@ -311,10 +312,7 @@ def _rank_elsewhere(case: Case) -> Finding | None:
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             why = "had already left the loop" if ended else "was in another collective"
-            say = (
-                f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.waiting)}"
-                " called collective "
-            )
+            say = f"{who_are(ranks)} {why} when {name_ranks(gap.data.waiting)} called collective "
             say += f"{gap.data.seq} ({gap.data.op})."
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
@@ -328,14 +326,14 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
         if a != b or {"op", "seq"} & set(event.data.differs or ()):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{start(name_ranks(ranks))} made different calls at the same place of the"
+                f"{who_are(ranks)} made different calls at the same place of the"
                 f" sequence: {a} and {b}."
             )
             return _finding(case, "proven", say, [event], ranks)
         if other_calls(event):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{start(name_ranks(ranks))} called {a} from different places of the program: the"
+                f"{who_are(ranks)} called {a} from different places of the program: the"
                 " sizes are those of "
             )
             return _finding(case, "likely", say + "different calls.", [event], ranks)
@@ -426,7 +424,7 @@ def _rank_left(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted(states.ended))
     say = (
-        f"{start(name_ranks(ranks))} finished normally while"
+        f"{who_are(ranks)} finished normally while"
         f" {name_ranks(r for r in left if r >= 0)} still"
         f" {'waited' if states.waiting else 'needed it'}: they did not make the same number of"
         " calls."
@@ -498,7 +496,7 @@ def _skipped_locally(case: Case) -> Finding | None:
         return None
     words = " ".join(str(said[-1].data.message).split())[:80]
     waited = how_they_waited(states.waiting.values())
-    say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks {waited}."
+    say = f"{who_are(ranks)} left the common path ({words}), and then the ranks {waited}."
     return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
 
 
@@ -546,10 +544,7 @@ def _stalled_tensors(case: Case) -> Finding | None:
     for event in lines:
         stalled_ranks.update(event.data.ranks)
     ranks = tuple(sorted(stalled_ranks))
-    say = (
-        f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait"
-        " for."
-    )
+    say = f"{who_are(ranks)} never submitted {len(lines)} tensors that the other ranks wait for."
     return _finding(case, "likely", say, lines, ranks)
 
 

@@ -41,6 +41,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
@@ -59,7 +60,6 @@ from ncclkit.core.kinds import (
     Stack,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "rank_exception"
 explains = (
@@ -150,7 +150,7 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
         strength = "proven"
     if _of_a_peer(first):
         strength = "likely"
-    who = start(name_ranks(ranks))
+    who = who_are(ranks)
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     if victims:
         say += f"; the errors of {name_ranks(known_ranks(victims))} are the consequence."
@@ -228,7 +228,7 @@ def _native_crash(case: Case, crashed: list[Event]) -> Finding:
     dead = set(ranks)
     seen = [stack for rank, stack in stacks(case).items() if rank in dead]
     where = next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
-    say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
+    say = f"{who_are(ranks)} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += (
         f" under {where}; the others only lost their peer."
         if where

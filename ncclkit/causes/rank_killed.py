@@ -31,14 +31,15 @@ from ncclkit.analysis.picks import (
     initialized,
     matching,
     name_hosts,
-    name_ranks,
     on,
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dTimeout,
@@ -56,7 +57,6 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import start
 
 ID = "rank_killed"
 explains = (
@@ -253,7 +253,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":
-        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; "
+        say = f"{who_are(ranks, first.host)} has no process any more; "
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of(FlightMissing), limit=5)
         return found(
@@ -268,7 +268,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     number = _signal_number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
-        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file"
+        f"{who_are(ranks, first.host)} was killed by {name} from outside and no file"
         " here says by whom; "
     )
     say += "the other ranks only lost their peer."
@@ -330,13 +330,12 @@ RESTART = Advice(
 
 def experiment(case: Case) -> Experiment:
     """Run the same job, and let torchrun start it again when it dies."""
-    return Experiment(
+    return experiment_of(
         "Does the job complete when torchrun starts it again?",
         dict(RESTART.change),
         {
-            ID: "it does: the signal is not sent each time",
-            "host_oom": "it dies in the same way: it needs the same memory again",
-            "rank_exception": "it fails in the same way, at the same line",
+            ID: ("works", "it does: the signal is not sent each time"),
+            "host_oom": ("same", "it dies in the same way: it needs the same memory again"),
+            "rank_exception": ("same", "it fails in the same way, at the same line"),
         },
-        {ID: "works", "host_oom": "same", "rank_exception": "same"},
     )

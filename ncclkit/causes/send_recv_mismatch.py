@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states, sequence_of
@@ -57,7 +58,6 @@ from ncclkit.core.kinds import (
     PrintedSplits,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
-from ncclkit.core.text import start
 from ncclkit.evidence.flight.compare import outlying_splits
 
 ID = "send_recv_mismatch"
@@ -163,8 +163,7 @@ def _timed_out_exchange(case: Case) -> Finding | None:
     return found(
         ID,
         "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
-        f"{start(name_ranks(ranks))} waited in {ops} for a peer that never posted the matching"
-        " call.",
+        f"{who_are(ranks)} waited in {ops} for a peer that never posted the matching call.",
         pick(said, gaps, waiting),
         ranks=ranks if said else (),
         advice=_advice(),
@@ -233,10 +232,7 @@ def _unequal_splits(case: Case) -> Finding | None:
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
     others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
-    say = (
-        f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent"
-        f" {a}: "
-    )
+    say = f"{who_are(ranks)} expected {b} bytes from one peer in all_to_all and was sent {a}: "
     say += (
         f"{name_ranks(odd)} sends too much."
         if odd

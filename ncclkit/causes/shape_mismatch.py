@@ -56,6 +56,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
@@ -130,7 +131,7 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                     f"{name_ranks(ranks_of([group]))} passed {_shortened_value(group.get('value'))}"
                 )
             say = (
-                f"{_ranks_in_words(ranks_of([first]))} called collective {event.data.seq} with"
+                f"{who_are(ranks_of([first]))} called collective {event.data.seq} with"
                 f" {event.data.field} "
             )
             say += f"{_shortened_value(first.get('value'))} where {' and '.join(brought)}"
@@ -199,7 +200,7 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
         ):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{_ranks_in_words(ranks)} call {event.data.a_op} with tensors of different "
+                f"{who_are(ranks)} call {event.data.a_op} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
             return _shape_finding(case, say, [event], ranks)
@@ -273,7 +274,7 @@ def _library_mismatch(case: Case) -> Finding | None:
         sizes = f" ({a} bytes arrived where {b} were expected)"
     ranks = ranks_in(lines)
     say = (
-        f"{_ranks_in_words(ranks)} received data of another size than expected{sizes}:"
+        f"{who_are(ranks)} received data of another size than expected{sizes}:"
         " the ranks' tensors differ, or they call different collectives."
     )
     why = pick(lines, case.of(GlooClosed), limit=4)
@@ -336,11 +337,6 @@ def _differing_models(case: Case) -> Finding | None:
         advice=(ONE_MODEL,),
         next=_recording_experiment(),
     )
-
-
-def _ranks_in_words(ranks: tuple[int, ...]) -> str:
-    name = name_ranks(ranks)
-    return name[:1].upper() + name[1:]
 
 
 def _shortened_value(value: Any) -> str:

@@ -34,15 +34,15 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     of_job_hosts,
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
     without,
 )
-from ncclkit.causes._experiments import machine, unasked
+from ncclkit.causes._experiments import experiment_of, machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -55,7 +55,7 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "shm_too_small"
 explains = (
@@ -191,7 +191,7 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     if strength == "proven":
         verb = "was refused memory in"
     say = (
-        f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
+        f"{who_are(ranks)} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
         " exchange data there."
     )
     return found(
@@ -275,16 +275,15 @@ def experiment(case: Case) -> Experiment:
     """Try how much /dev/shm grants, then run the same job without NCCL's shared memory
     transport.
     """
-    without = Experiment(
+    without = experiment_of(
         "Does the job start when NCCL does not use /dev/shm?",
         {"env": {"NCCL_SHM_DISABLE": "1"}},
         {
-            ID: "it starts, slower, over the network transport",
-            "cumem_container": "it starts too, but /dev/shm is large",
-            "driver_too_old": "it fails in the same way",
-            "fd_limit": "it fails in the same way: another system call is refused",
+            ID: ("works", "it starts, slower, over the network transport"),
+            "cumem_container": ("works", "it starts too, but /dev/shm is large"),
+            "driver_too_old": ("same", "it fails in the same way"),
+            "fd_limit": ("same", "it fails in the same way: another system call is refused"),
         },
-        {ID: "works", "cumem_container": "works", "driver_too_old": "same", "fd_limit": "same"},
     )
     return unasked(case, machine(), without)
 

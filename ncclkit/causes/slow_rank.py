@@ -37,7 +37,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
+from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds, who_are
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
@@ -77,7 +77,6 @@ from ncclkit.core.kinds import (
     WorkerPhase,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
-from ncclkit.core.text import start
 
 ID = "slow_rank"
 explains = (
@@ -134,7 +133,7 @@ def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
     if dead:
         return clear(
             ID,
-            f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
+            f"{who_are(r for r in dead if r >= 0)} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
     instant = states.instant_timeouts
@@ -179,7 +178,7 @@ def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
     waited = max(one.parts["waiting"] for one in times.ranks)
     whole = text.format_time(1e6 * times.seconds)
     say = (
-        f"{start(name_ranks((late.rank,)))} comes last to the collectives of"
+        f"{who_are((late.rank,))} comes last to the collectives of"
         f" {text.percent(late.late)} of the measured"
         f" steps{f', as it spends more on {NAMES[excess]}' if excess else ''}; the others wait for"
         f" it up to {text.format_time(1e6 * waited)} of a step of {whole}."
@@ -448,7 +447,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
     verb = _how_late(strength, why)
-    who = f"{start(name_ranks(ranks))}{busy} {verb}"
+    who = f"{who_are(ranks)}{busy} {verb}"
     gaps = []
     for gap in why:
         if gap.kind in ("flight.missing", "flight.p2p"):
@@ -534,7 +533,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
             f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
         )
     say = (
-        f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
+        f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
     say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"

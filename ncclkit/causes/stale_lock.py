@@ -42,17 +42,18 @@ from ncclkit.analysis.picks import (
     name_hosts,
     name_ranks,
     of_job_hosts,
-    on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
-from ncclkit.core.text import format_age, start
+from ncclkit.core.text import format_age
 
 ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
@@ -114,7 +115,7 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
     at_the_lock = set(ranks)
     others = [rank for rank in states.waiting if rank not in at_the_lock]
     say = (
-        f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++"
+        f"{who_are(ranks, waits[0].host)} waited for the lock of a C++"
         f" extension{_place_of_load(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
@@ -204,15 +205,17 @@ FRESH = "/tmp/torch_extensions"
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with an empty folder for its extensions."""
-    return Experiment(
+    return experiment_of(
         "Does the same job start when its extensions are compiled into an empty folder?",
         {"env": {"TORCH_EXTENSIONS_DIR": FRESH}},
         {
-            ID: "it does: the empty folder holds no lock",
-            "slow_rank": "it fails as before: the rank is late for another reason",
-            "timeout_too_short": "it fails as before: compiling takes longer than the limit",
+            ID: ("works", "it does: the empty folder holds no lock"),
+            "slow_rank": ("same", "it fails as before: the rank is late for another reason"),
+            "timeout_too_short": (
+                "same",
+                "it fails as before: compiling takes longer than the limit",
+            ),
         },
-        {ID: "works", "slow_rank": "same", "timeout_too_short": "same"},
     )
 
 

@@ -45,6 +45,7 @@ from ncclkit.analysis.rank_states import (
     startup_phase,
     timeout_of,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, RunEnd, Stack, StepProgress, WorkerPhase
@@ -293,24 +294,19 @@ def _default_timeout(case: Case) -> Finding | None:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with a longer timeout and watch for progress."""
-    return Experiment(
+    return experiment_of(
         "Does the step of a small job end by itself when its collectives may take four times as"
         " long?",
         {"timeout": 4},
         {
-            ID: "it ends",
-            "slow_rank": "one rank is late again, whether or not the others wait for it now",
-            "rank_divergence": "no rank makes progress",
-            "send_recv_mismatch": "no rank makes progress",
-            "p2p_broken": "no rank makes progress",
-            "network_loss": "no rank makes progress",
-        },
-        {
-            ID: "works",
-            "slow_rank": "named",
-            "rank_divergence": "same",
-            "send_recv_mismatch": "same",
-            "p2p_broken": "same",
-            "network_loss": "same",
+            ID: ("works", "it ends"),
+            "slow_rank": (
+                "named",
+                "one rank is late again, whether or not the others wait for it now",
+            ),
+            "rank_divergence": ("same", "no rank makes progress"),
+            "send_recv_mismatch": ("same", "no rank makes progress"),
+            "p2p_broken": ("same", "no rank makes progress"),
+            "network_loss": ("same", "no rank makes progress"),
         },
     )

@@ -44,6 +44,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     without,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -277,18 +278,21 @@ def _one_release(name: str, version: str) -> Advice:
 
 def _one_host() -> Experiment:
     """Run as many ranks on one host, which has one release only."""
-    return Experiment(
+    return experiment_of(
         "Do as many ranks build the same model on one host alone, where all of them load the same"
         " releases?",
         {"hosts": 1},
         {
-            ID: "they do: the hosts differ, not the ranks",
+            ID: ("works", "they do: the hosts differ, not the ranks"),
             "rank_divergence": (
-                "they fail in the same way: the program itself differs between ranks"
+                "same",
+                "they fail in the same way: the program itself differs between ranks",
             ),
-            "rank_exception": "they fail in the same way: the program is wrong on any host",
+            "rank_exception": (
+                "same",
+                "they fail in the same way: the program is wrong on any host",
+            ),
         },
-        {ID: "works", "rank_divergence": "same", "rank_exception": "same"},
     )
 
 
@@ -415,17 +419,16 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with the libraries that torch ships."""
-    return Experiment(
+    return experiment_of(
         "Does the job start when torch finds its own libraries, without LD_PRELOAD and"
         " LD_LIBRARY_PATH?",
         {"unset": ["LD_PRELOAD", "LD_LIBRARY_PATH"]},
         {
-            ID: "it starts",
-            "net_plugin": "it starts: the plugin is not found any more",
-            "driver_too_old": "it fails in the same way",
-            "rank_exception": "it fails in the same way",
+            ID: ("works", "it starts"),
+            "net_plugin": ("works", "it starts: the plugin is not found any more"),
+            "driver_too_old": ("same", "it fails in the same way"),
+            "rank_exception": ("same", "it fails in the same way"),
         },
-        {ID: "works", "net_plugin": "works", "driver_too_old": "same", "rank_exception": "same"},
     )
 
 

@@ -43,6 +43,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import LARGEST, rank_states
@@ -312,7 +313,7 @@ def _roster_mismatch(case: Case) -> Finding | None:
         beyond = tuple(sorted(rank for rank in count if rank >= world))
         return _finding(
             "likely",
-            f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.",
+            f"{who_are(beyond)} cannot be in a job of {world} ranks.",
             named,
             beyond,
         )
@@ -326,8 +327,7 @@ def _roster_mismatch(case: Case) -> Finding | None:
         )
         return _finding("likely", say, named, (0,))
     say = (
-        f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more"
-        " than once"
+        f"{who_are(twice)} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
     )
     missing = tuple(rank for rank in range(world) if rank not in count)
     if count.total() == world and missing:

@@ -53,6 +53,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.event_list import known_hosts
@@ -524,17 +525,14 @@ def experiment(case: Case) -> Experiment:
         advice = _name_interface(name)
     else:
         advice = _advice("")
-    return Experiment(
-        (
-            f"Do the nodes connect over {name}?"
-            if name
-            else "Do the nodes connect without the virtual interfaces?"
-        ),
+    return experiment_of(
+        f"Do the nodes connect over {name}?"
+        if name
+        else "Do the nodes connect without the virtual interfaces?",
         {"env": dict(advice.env)},
         {
-            ID: "they connect",
-            "network_loss": "they still do not",
-            "store_unreachable": "they do not meet",
+            ID: ("works", "they connect"),
+            "network_loss": ("same", "they still do not"),
+            "store_unreachable": ("same", "they do not meet"),
         },
-        {ID: "works", "network_loss": "same", "store_unreachable": "same"},
     )
