@@ -242,7 +242,11 @@ def env_of(case: Case, name: str) -> list[Event]:
 
 def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
     """The finding of the first witness that has one."""
-    return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
+    for witness in witnesses:
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    return None
 
 
 OWN_TESTS = ("connect.", "experiment.", "resources.", "told.")

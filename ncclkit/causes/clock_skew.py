@@ -56,10 +56,11 @@ def diagnose(case: Case) -> Finding:
     """
     equal = _tested.passed(case, lambda link: link.offset is not None and not _certain_offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
-    verdict = first_finding(case, _measured_offset, CHECK.risk)
-    if verdict:
-        return verdict
+    finding = first_finding(case, _measured_offset, CHECK.risk)
+    if finding:
+        return finding
     kept = case.facts_of("host.clock.synced")
+    # a clock that nothing corrects may still be right: only a comparison of two hosts can tell
     if not equal and len(kept) > 1 and any(fact.value is False for fact in kept):
         return unknown(ID, missing)
     return CHECK.otherwise(

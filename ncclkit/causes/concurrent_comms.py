@@ -69,49 +69,61 @@ def diagnose(case: Case) -> Finding:
 
     Or use several communicators on several streams.
     """
-    stuck = case.of(FlightStuck)
-    mixed = []
-    for e in stuck:
-        if {"scheduled", "started"} <= set(map(str, (e.data.states or {}).values())):
-            mixed.append(e)
-    both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
-    if len({e.data.group for e in both}) > 1:
-        return _all_started(case, both)
-    crossed = _crossed_gaps(case.of(FlightMissing)) or [
-        event for event in stuck if event.data.crossed
-    ]
-    if len({e.data.group for e in stuck}) > 1 and mixed or crossed:
-        lines = crossed or mixed
-        groups = sorted({_group_name(event) for event in stuck + lines})
-        say = (
-            f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
-            f"{waiting_time_of_case(case)}{places_now(case)}: the "
-            "ranks launched the groups' collectives in different orders."
-        )
-        why = pick(lines, stuck)
-        # ranks that call in different order wait for each other whatever the number of queues
-        return found(
-            ID,
-            "likely",
-            say,
-            why,
-            ranks=_smaller_side(crossed),
-            advice=_advice(),
-            next=None if crossed else experiment(case),
-        )
-    finding = first_finding(case, _in_text, _both_everywhere, _two_groups)
-    if finding:
-        return finding
-    finding = _point_to_point(case)
-    if finding:
-        return finding
     went_well = [
         *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
         *case.of(C10dTimeout),
     ]
-    return otherwise(
+    return first_finding(
+        case,
+        _all_started,
+        _launched_in_other_order,
+        _in_text,
+        _both_everywhere,
+        _two_groups,
+        _point_to_point,
+    ) or otherwise(
         ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks"
+    )
+
+
+def _states_of_ranks(event: Event) -> set[str]:
+    """What the dumps say of a collective: scheduled, started or both, over its ranks."""
+    return set(map(str, (event.data.states or {"": ""}).values()))
+
+
+def _launched_in_other_order(case: Case) -> Finding | None:
+    """By the dumps, ranks wait in one group for ranks that wait in another one."""
+    stuck = case.of(FlightStuck)
+    mixed = []
+    for event in stuck:
+        if {"scheduled", "started"} <= _states_of_ranks(event):
+            mixed.append(event)
+    crossed = _crossed_gaps(case.of(FlightMissing)) or [
+        event for event in stuck if event.data.crossed
+    ]
+    several_groups = len({event.data.group for event in stuck}) > 1
+    if not crossed and not (several_groups and mixed):
+        return None
+    lines = crossed or mixed
+    groups = sorted({_group_name(event) for event in stuck + lines})
+    say = (
+        f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
+        f"{waiting_time_of_case(case)}{places_now(case)}: the "
+        "ranks launched the groups' collectives in different orders."
+    )
+    # ranks that call in different order wait for each other whatever the number of queues
+    ask_it = None
+    if not crossed:
+        ask_it = experiment(case)
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines, stuck),
+        ranks=_smaller_side(crossed),
+        advice=_advice(),
+        next=ask_it,
     )
 
 
@@ -143,14 +155,17 @@ def _point_to_point(case: Case) -> Finding | None:
     return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
 
 
-def _all_started(case: Case, stuck: list[Event]) -> Finding:
+def _all_started(case: Case) -> Finding | None:
     """By the dumps, calls of several groups run on all of their ranks at once."""
-    groups = sorted({_group_name(e) for e in stuck})
+    stuck = [event for event in case.of(FlightStuck) if _states_of_ranks(event) == {"started"}]
+    groups = {event.data.group for event in stuck}
+    if len(groups) < 2:
+        return None
+    names = sorted({_group_name(event) for event in stuck})
     say = (
-        f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of"
-        " their ranks and none "
+        f"Collectives of {len(names)} groups ({', '.join(names[:4])}) have started on all of"
+        " their ranks and none ends: their kernels wait for each other on the GPUs."
     )
-    say += "ends: their kernels wait for each other on the GPUs."
     return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
 
 

@@ -37,7 +37,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import failed, name_hosts, on, pick, ranks_in
+from ncclkit.analysis.picks import failed, first_finding, name_hosts, on, pick, ranks_in
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
@@ -66,7 +66,7 @@ def diagnose(case: Case) -> Finding:
         "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
     )
     say = "NCCL's threads have several cores to run on."
-    return _one_core(case) or CHECK.risk(case) or CHECK.otherwise(case, wide, say, missing)
+    return first_finding(case, _one_core, CHECK.risk) or CHECK.otherwise(case, wide, say, missing)
 
 
 def _one_core(case: Case) -> Finding | None:

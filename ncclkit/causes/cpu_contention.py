@@ -44,7 +44,7 @@ from ncclkit.core.kinds import (
     TelemetryOthers,
     TelemetryScheduling,
 )
-from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import percent, plural, start
 
 ID = "cpu_contention"
@@ -89,9 +89,25 @@ def diagnose(case: Case) -> Finding:
 
     Waits of the ranks' processes as measured; more ranks than usable cores.
     """
-    return first_finding(case, _starved_ranks, _short_of_cores, _of_steps) or _warned_or_crowded(
-        case
-    )
+    went_well = [*case.of(NcclDestroy), *rank_states(case).ended.values()]
+    missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
+    return first_finding(
+        case,
+        _starved_ranks,
+        _short_of_cores,
+        _of_steps,
+        _warned_or_crowded,
+        CHECK.risk,
+        _busy_host,
+    ) or CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
+
+
+def _busy_host(case: Case) -> Finding | None:
+    """The host's cores are wanted by more processes than it has, before any job."""
+    # a job that ran shows by itself whether it had its cores
+    if case.events:
+        return None
+    return HOST_BUSY.risk(case)
 
 
 def _starved_ranks(case: Case) -> Finding | None:
@@ -242,11 +258,48 @@ def _worker_warnings(case: Case) -> list[Event]:
     return case.of(SystemFault, what="dataloader_workers")
 
 
-def _warned_or_crowded(case: Case) -> Finding:
+def _warned_or_crowded(case: Case) -> Finding | None:
     """PyTorch's own warning, or more ranks than usable cores."""
     warned = _worker_warnings(case)
-    cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
-    states = rank_states(case)
+    crowded, local = _too_few_cores(case)
+    slow = list(rank_states(case).waiting.values())
+    # a job that has fewer cores than ranks may be slow and still end: it takes somebody who waits
+    if not warned and not (crowded and slow):
+        return None
+    numbers = None
+    if warned:
+        numbers = _worker_numbers(warned[0])
+        host = warned[0].host
+    else:
+        host = crowded[0].host
+    if numbers:
+        say = (
+            f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
+            " are advisable."
+        )
+    elif crowded:
+        say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
+    else:
+        say = f"More data-loader workers than CPU cores are started{on(host)}."
+    # PyTorch warns at one worker too many, which harms nobody
+    many_workers = numbers and numbers[0] >= 2 * max(1, numbers[1])
+    strength: Strength = "possible"
+    if slow and (crowded or many_workers):
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(warned, crowded, slow, limit=5),
+        hosts=name_hosts(warned),
+        advice=_advice(numbers),
+        next=experiment(case),
+    )
+
+
+def _too_few_cores(case: Case) -> tuple[list[Fact], int]:
+    """Facts of hosts that have fewer usable cores than ranks, and how many ranks one has."""
+    cores = [fact for fact in case.facts_of("cpu.usable") if isinstance(fact.value, int)]
     ranks = set()
     for event in case.of(NcclInit):
         if event.rank is not None and event.host == (cores[0].host if cores else event.host):
@@ -254,53 +307,9 @@ def _warned_or_crowded(case: Case) -> Finding:
     local = len(ranks)
     crowded = []
     for fact in cores:
-        if local and fact.value < local:
+        if fact.value < local:
             crowded.append(fact)
-    if warned or (crowded and states.waiting):
-        numbers = None
-        if warned:
-            numbers = _worker_numbers(warned[0])
-        if warned:
-            host = warned[0].host
-        else:
-            host = crowded[0].host
-        if numbers:
-            say = (
-                f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
-                " are advisable."
-            )
-        elif crowded:
-            say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
-        else:
-            say = f"More data-loader workers than CPU cores are started{on(host)}."
-        slow = list(states.waiting.values())
-        strength: Strength = "possible"
-        if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))):
-            strength = "likely"
-        return found(
-            ID,
-            strength,
-            say,
-            pick(warned, crowded, slow, limit=5),
-            hosts=name_hosts(warned),
-            advice=_advice(numbers),
-            next=experiment(case),
-        )
-    risk = CHECK.risk(case)
-    if risk:
-        return risk
-    # a job that ran shows by itself whether it had its cores
-    if case.events:
-        busy = None
-    else:
-        busy = HOST_BUSY.risk(case)
-    if busy:
-        return busy
-    went_well = [*case.of(NcclDestroy), *states.ended.values()]
-    missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
-    return CHECK.otherwise(
-        case, went_well, "By what is known the ranks have enough cores.", missing
-    )
+    return crowded, local
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

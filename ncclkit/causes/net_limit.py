@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, name_hosts, on, pick
+from ncclkit.analysis.picks import family, first_finding, name_hosts, on, pick
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -62,7 +62,9 @@ def diagnose(case: Case) -> Finding:
     missing = (
         "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
     )
-    return _dropped_connection(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+    return first_finding(case, _dropped_connection, CHECK.risk) or CHECK.otherwise(
+        case, (), "", missing
+    )
 
 
 def _dropped_connection(case: Case) -> Finding | None:

@@ -32,6 +32,7 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -77,7 +78,8 @@ def diagnose(case: Case) -> Finding:
 
     A call timed out waiting, or a library reports it.
     """
-    for witness in (
+    finding = first_finding(
+        case,
         _splits_in_dumps,
         _unequal_splits,
         _printed_splits,
@@ -87,10 +89,9 @@ def diagnose(case: Case) -> Finding:
         _unpaired_call,
         _timed_out_exchange,
         _last_calls,
-    ):
-        finding = witness(case)
-        if finding is not None:
-            return finding
+    )
+    if finding:
+        return finding
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *rank_states(case).ended.values()]
     return otherwise(
         ID,

@@ -49,6 +49,7 @@ from ncclkit.analysis.picks import (
     ddp_ranks,
     failed,
     family,
+    first_finding,
     matching,
     messages,
     model_mismatch,
@@ -91,7 +92,8 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where sizes or types of one sequence number differ between ranks."""
-    for witness in (
+    finding = first_finding(
+        case,
         _mismatch_in_dumps,
         _fingerprint_mismatch,
         _printed_mismatch,
@@ -99,10 +101,9 @@ def diagnose(case: Case) -> Finding:
         _logged_mismatch,
         _library_mismatch,
         _differing_models,
-    ):
-        finding = witness(case)
-        if finding is not None:
-            return finding
+    )
+    if finding:
+        return finding
     went_well = [*case.of("flight.missing", "nccl.destroy"), *rank_states(case).ended.values()]
     went_well += case.of(FlightDump) if not case.of(FlightMismatch) else []
     return otherwise(

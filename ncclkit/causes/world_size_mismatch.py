@@ -33,6 +33,7 @@ from dataclasses import replace
 from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     initialized,
     matching,
@@ -85,7 +86,8 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (
+    finding = first_finding(
+        case,
         _bootstrap_mismatch,
         _clients_mismatch,
         _unset_variable,
@@ -96,12 +98,13 @@ def diagnose(case: Case) -> Finding:
         _never_started,
         _waits_uncounted,
         _no_slots,
-    ):
-        finding = witness(case)
-        if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
-            if can_simulate_again(case):
-                return replace(finding, next=None)
-            return finding
+    )
+    if finding and can_simulate_again(case):
+        # with one launcher per host the launchers' numbers may be wrong, and torchrun alone, which
+        # the experiment runs, would take over the wrong ones
+        return replace(finding, next=None)
+    if finding:
+        return finding
     went_well = initialized(case)
     went_well += [
         *case.of(C10dTimeout),
