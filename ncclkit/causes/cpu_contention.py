@@ -281,7 +281,7 @@ def _warned_or_crowded(case: Case) -> Finding | None:
         say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
     else:
         say = f"More data-loader workers than CPU cores are started{on(host)}."
-    # PyTorch warns at one worker too many, which harms nobody
+    # PyTorch warns from one worker too many on, which seldom makes a rank late
     many_workers = numbers and numbers[0] >= 2 * max(1, numbers[1])
     strength: Strength = "possible"
     if slow and (crowded or many_workers):

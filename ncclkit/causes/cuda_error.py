@@ -189,7 +189,7 @@ def _name_of_error(event: Event) -> str:
 def _error_of_driver(case: Case) -> Finding | None:
     """The driver logged an error of a program, and no rank reports one of its own."""
     xids = _program_xids(case)
-    # beside a hardware fault an Xid of a program is its consequence
+    # beside a hardware fault an Xid of a program may be its consequence
     if not xids or len(xids) < len(case.of(KernelXid)):
         return None
     number = xids[0].data.xid

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    first_finding,
     matching,
     messages,
     name_hosts,
@@ -96,59 +97,74 @@ def diagnose(case: Case) -> Finding:
 
     While the others wait.
     """
-    full = []
-    for event in case.of(SystemFault):
-        if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):
-            full.append(event)
-    for event in matching(
-        messages(case),
-        "No space left on device",
-        "Disk quota exceeded",
-        "Read-only file system",
-        "Input/output error",
-        "Stale file handle",
-        "Stale NFS file handle",
-        "PytorchStreamWriter failed",
-        "file write failed",
-        "unexpected pos",
-        "Transport endpoint is not connected",
-        "StorageFull",
-    ):
-        if not _shared_memory(event) and event.kind != "nccl.warn" and not RDMA.search(event.text):
-            full.append(event)
-    if full:
-        quota = matching(full, "quota")
-        say = (
-            f"{who_of(full, full[0].host)} could not write: "
-            f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
-        )
-        gone = []
-        for event in matching(full, "Transport endpoint is not connected"):
-            if ": '/" not in event.text:
-                gone.append(event)
-        # a job survives its logger
-        beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)
-        doubt = len(gone) == len(full) or beside  # without a path it may be a socket
-        strength: Strength = "proven"
-        if doubt:
-            strength = "possible"
-        return found(
-            ID,
-            strength,
-            say,
-            pick(full),
-            ranks=ranks_in(full),
-            hosts=name_hosts(full),
-            advice=_advice(_local_folder(case)),
-        )
     went_well = [
         *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
         *stacks(case).values(),
     ]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _in_storage_call(case) or _told_by_kernel(case) or _of_steps(case) or CHECK.risk(case)
-    return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
+    return first_finding(
+        case, _failed_write, _in_storage_call, _told_by_kernel, _of_steps, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
+
+
+def _failed_write(case: Case) -> Finding | None:
+    """A file system refused a write: it is full, failed, or gone."""
+    lines = _storage_errors(case)
+    if not lines:
+        return None
+    what = "the file system is full or failed"
+    if matching(lines, "quota"):
+        what = "the disk quota is used up"
+    say = f"{who_of(lines, lines[0].host)} could not write: {what}."
+    gone = []
+    for event in matching(lines, "Transport endpoint is not connected"):
+        # without a path it may be a socket
+        if ": '/" not in event.text:
+            gone.append(event)
+    # a job survives its logger
+    beside = rank_states(case).raised and all(LOGGER.match(event.text) for event in lines)
+    strength: Strength = "proven"
+    if len(gone) == len(lines) or beside:
+        strength = "possible"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(_local_folder(case)),
+    )
+
+
+REFUSED = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Input/output error",
+    "Stale file handle",
+    "Stale NFS file handle",
+    "PytorchStreamWriter failed",
+    "file write failed",
+    "unexpected pos",
+    "Transport endpoint is not connected",
+    "StorageFull",
+)
+"""Messages of kernel, torch and safetensors about a write that failed."""
+
+
+def _storage_errors(case: Case) -> list[Event]:
+    """Errors of files on storage; those of /dev/shm belong to shm_too_small."""
+    lines = []
+    for event in case.of(SystemFault):
+        if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):
+            lines.append(event)
+    for event in matching(messages(case), *REFUSED):
+        of_network = event.kind == "nccl.warn" or RDMA.search(event.text)
+        if not _shared_memory(event) and not of_network:
+            lines.append(event)
+    return lines
 
 
 def _in_storage_call(case: Case) -> Finding | None:

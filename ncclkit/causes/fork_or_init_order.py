@@ -81,29 +81,11 @@ def diagnose(case: Case) -> Finding:
 
     Or where communicators were aborted at exit without a failure.
     """
-    finding = first_finding(case, _reported_order, _stuck_teardown)
-    if finding:
-        return finding
-    aborted = case.of(NcclDestroy, how="abort")
-    odd = []
-    for e in family(case, "proxy", "fd"):
-        if matching([e], "Accept failed", "operation Close", "Could not receive type"):
-            odd.append(e)
-    if aborted and odd and not rank_states(case).waiting:
-        return found(
-            ID,
-            "possible",
-            f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
-            pick(odd, aborted, limit=5),
-            ranks=(),
-            advice=_advice(),
-            next=experiment(case),
-        )
     went_well = case.of(NcclDestroy, how="destroy") + [
         *rank_states(case).ended.values(),
         *case.of(C10dTimeout),
     ]
-    return otherwise(
+    return first_finding(case, _reported_order, _stuck_teardown, _aborted_in_use) or otherwise(
         ID,
         went_well,
         "Processes and groups started and ended in order.",
@@ -176,6 +158,27 @@ def _stuck_teardown(case: Case) -> Finding | None:
     say += "used it, or the ranks destroy their groups in different orders."
     return found(
         ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case)
+    )
+
+
+def _aborted_in_use(case: Case) -> Finding | None:
+    """A communicator was aborted at exit, and the other end of its connections complains."""
+    aborted = case.of(NcclDestroy, how="abort")
+    complaints = []
+    for event in family(case, "proxy", "fd"):
+        if matching([event], "Accept failed", "operation Close", "Could not receive type"):
+            complaints.append(event)
+    # after a timeout the watchdog aborts the communicators: that is no exit
+    if not aborted or not complaints or rank_states(case).waiting:
+        return None
+    return found(
+        ID,
+        "possible",
+        f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
+        pick(complaints, aborted, limit=5),
+        ranks=(),
+        advice=_advice(),
+        next=experiment(case),
     )
 
 

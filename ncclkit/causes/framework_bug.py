@@ -29,7 +29,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.analysis.frames import is_own, place
-from ncclkit.analysis.picks import in_order, otherwise, pick, ranks_in, who_of
+from ncclkit.analysis.picks import first_finding, in_order, otherwise, pick, ranks_in, who_of
 from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
@@ -125,35 +125,39 @@ SIGNS = (
 
 def diagnose(case: Case) -> Finding:
     """Found by a message known from a framework's tracker, or an error raised inside it."""
-    finding = _known_inconsistency(case)
-    if finding:
-        return finding
-    errors = [
-        e
-        for e in in_order(case.of(PythonException))
-        if own_error(e) and (name := _innermost_framework(e))
-    ]
-    if errors:
-        name = _innermost_framework(errors[0])
-        first = errors[0]
-        where = place((first.data.frames or [None])[-1])
-        say = (
-            f"{who_of(errors)} raised"
-            f" {str(first.data.type)} inside"
-            f" {name}{' at ' + where if where else ''}, "
-        )
-        return found(
-            ID,
-            "possible",
-            say + "not in the program's own code.",
-            pick(errors, limit=3),
-            ranks=ranks_in(errors),
-            advice=(_advice(name),),
-            next=experiment(case),
-        )
     went_well = case.of("nccl.destroy", "python.exception", "c10d.timeout")
-    return otherwise(
+    return first_finding(case, _known_inconsistency, _raised_inside) or otherwise(
         ID, went_well, "No error was raised inside a framework.", "the standard error of every rank"
+    )
+
+
+def _raised_inside(case: Case) -> Finding | None:
+    """An error whose innermost frames are a framework's, none the program's."""
+    errors = []
+    for event in in_order(case.of(PythonException)):
+        if own_error(event) and _innermost_framework(event):
+            errors.append(event)
+    if not errors:
+        return None
+    first = errors[0]
+    name = _innermost_framework(first)
+    where = place((first.data.frames or [None])[-1])
+    at = ""
+    if where:
+        at = f" at {where}"
+    say = (
+        f"{who_of(errors)} raised {str(first.data.type)} inside {name}{at}, not in the program's"
+        " own code."
+    )
+    # a framework also raises where the program gives it what it cannot take
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(errors, limit=3),
+        ranks=ranks_in(errors),
+        advice=(_advice(name),),
+        next=experiment(case),
     )
 
 

@@ -100,8 +100,7 @@ def diagnose(case: Case) -> Finding:
         _no_slots,
     )
     if finding and can_simulate_again(case):
-        # with one launcher per host the launchers' numbers may be wrong, and torchrun alone, which
-        # the experiment runs, would take over the wrong ones
+        # with one launcher per host the launchers' own numbers may be wrong
         return replace(finding, next=None)
     if finding:
         return finding
