@@ -28,6 +28,7 @@ import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     name_hosts,
     name_ranks,
@@ -42,8 +43,7 @@ from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dMonitor, C10dTimeout, FlightMissing, RunEnd
-from ncclkit.core.model import Advice, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
@@ -57,46 +57,66 @@ def diagnose(case: Case) -> Finding:
 
     The monitor could not get the lock, the watchdog was stuck, or a rank answered no signal.
     """
-    silent = _unresponsive_rank(case) or _live_holder(case)
-    if silent is not None:
-        return silent
-    gil = in_order(case.of(C10dMonitor, what="gil"))
-    stuck = in_order(case.of(C10dMonitor, what="stuck"))
-    if gil or (stuck and not case.of(C10dTimeout)):
-        ranks = ranks_in(gil or stuck)
-        known = stacks(case)
-        seen = []
-        for rank in ranks:
-            if rank in known:
-                seen.append(known[rank])
-        where = next((place(own_frame(s.data.frames, innermost_first=True)) for s in seen), "")
-        if gil:
-            what = "could not get the GIL"
-        else:
-            what = "was stuck for " + str(stuck[0].data.seconds or "minutes") + " s"
-        say = (
-            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
-            f" holds the lock in native code{' at ' + where if where else ''}."
-        )
-        strength = "possible"
-        if gil and (seen or not case.of(C10dTimeout)):
-            strength = "likely"
-        return found(
-            ID,
-            "likely" if strength == "likely" else "possible",
-            start(say),
-            pick(gil, stuck, seen),
-            ranks=ranks,
-            hosts=name_hosts(gil or stuck),
-            advice=_advice(case, ranks),
-            next=experiment(case),
-        )
     went_well = [*case.of("c10d.timeout", "nccl.destroy"), *rank_states(case).ended.values()]
     missing = "a stack of each rank with native frames (`ncclkit attach`)"
     closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
     if closed:
         missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
-    return otherwise(ID, went_well, "No monitor reported a held lock.", missing)
+    return first_finding(
+        case, _unresponsive_rank, _live_holder, _lock_not_granted, _stuck_watchdog
+    ) or otherwise(ID, went_well, "No monitor reported a held lock.", missing)
+
+
+def _lock_not_granted(case: Case) -> Finding | None:
+    """PyTorch's monitor asked for the lock and did not get it."""
+    lines = in_order(case.of(C10dMonitor, what="gil"))
+    if not lines:
+        return None
+    # after a timeout the ranks are being stopped, which may hold the lock as well
+    strength: Strength = "possible"
+    if _stacks_of(case, lines) or not case.of(C10dTimeout):
+        strength = "likely"
+    return _finding(case, strength, "could not get the GIL", lines)
+
+
+def _stuck_watchdog(case: Case) -> Finding | None:
+    """PyTorch's watchdog itself did not move, and no collective had timed out."""
+    lines = in_order(case.of(C10dMonitor, what="stuck"))
+    if not lines or case.of(C10dTimeout):
+        return None
+    what = f"was stuck for {lines[0].data.seconds or 'minutes'} s"
+    return _finding(case, "possible", what, lines)
+
+
+def _stacks_of(case: Case, lines: list[Event]) -> list[Event]:
+    """The stacks of the ranks of these lines, as far as there are some."""
+    known = stacks(case)
+    return [known[rank] for rank in ranks_in(lines) if rank in known]
+
+
+def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding:
+    ranks = ranks_in(lines)
+    seen = _stacks_of(case, lines)
+    at = ""
+    for stack in seen[:1]:
+        where = place(own_frame(stack.data.frames, innermost_first=True))
+        if where:
+            at = f" at {where}"
+    say = (
+        f"The watchdog of {name_ranks(ranks)}{on(lines[0].host)} {what}: a thread"
+        f" holds the lock in native code{at}."
+    )
+    stuck = in_order(case.of(C10dMonitor, what="stuck"))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, stuck, seen),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice(case, ranks),
+        next=experiment(case),
+    )
 
 
 def _live_holder(case: Case) -> Finding | None:

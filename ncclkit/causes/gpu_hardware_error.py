@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     matching,
     messages,
@@ -79,13 +80,22 @@ XIDS = {
     145: "NVLink error",
     158: "fatal time-out",
 }
+SURVIVED = (63, 92, 145)
+"""Xids that the driver logs of errors which it corrected or worked around: the job may go on."""
 HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 
 def diagnose(case: Case) -> Finding:
     """Found at an Xid of a hardware fault, or at CUDA's ECC error."""
-    xids = in_order(e for e in case.of(KernelXid) if e.data.xid in XIDS)
-    said = matching(
+    went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
+    missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
+    return first_finding(
+        case, _logged_by_driver, _reported_by_cuda, _unnamed_error, _from_stages, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
+
+
+def _fault_lines(case: Case) -> list[Event]:
+    return matching(
         [*case.of(CudaError), *messages(case)],
         "uncorrectable ECC",
         "uncorrectable NVLink",
@@ -95,51 +105,60 @@ def diagnose(case: Case) -> Finding:
         "RmInitAdapter failed",
         "hardware stack error",
     )
-    if xids:
-        return _finding(xids, said)
-    if said:
-        say = (
-            "CUDA reports a hardware fault of a GPU of"
-            f" {name_ranks(ranks_in(said))}{on(said[0].host)}."
-        )
-        return found(
-            ID,
-            "proven",
-            say,
-            pick(said),
-            ranks=ranks_in(said),
-            hosts=name_hosts(said),
-            advice=_advice("its GPU"),
-        )
+
+
+def _reported_by_cuda(case: Case) -> Finding | None:
+    """CUDA or the driver's tools report a fault of the hardware in words."""
+    lines = _fault_lines(case)
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = f"CUDA reports a hardware fault of a GPU of {name_ranks(ranks)}{on(lines[0].host)}."
+    return found(
+        ID,
+        "proven",
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice("its GPU"),
+    )
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """torch quotes NCCL's "unhandled cuda error" and no line says which."""
     vague = matching(messages(case), "unhandled cuda error")
-    if vague and not case.of(NcclWarn) and not case.of("cuda."):
-        return found(
-            ID,
-            "possible",
-            "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one"
-            " reason.",
-            pick(vague, limit=3),
-            ranks=ranks_in(vague),
-            advice=_advice("each GPU"),
-            next=experiment(case),
-        )
-    if (who := faulty_ranks(case)) and who.gpus and who.alone and not who.slow:
-        advice = _advice("its GPU")
-        strength: Strength = "likely" if staged_test(case).corrupt else "possible"
-        return found(
-            ID,
-            strength,
-            who.summary,
-            who.why,
-            ranks=who.ranks,
-            hosts=who.hosts,
-            advice=advice,
-            next=experiment(case),
-        )
-    went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
-    missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
-    return CHECK.risk(case) or CHECK.otherwise(
-        case, went_well, "No hardware fault was reported.", missing
+    if not vague or case.of(NcclWarn) or case.of("cuda."):
+        return None
+    return found(
+        ID,
+        "possible",
+        "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one reason.",
+        pick(vague, limit=3),
+        ranks=ranks_in(vague),
+        advice=_advice("each GPU"),
+        next=experiment(case),
+    )
+
+
+def _from_stages(case: Case) -> Finding | None:
+    """The staged test found a GPU that fails with nobody else taking part."""
+    who = faulty_ranks(case)
+    if who is None or who.slow or not (who.gpus and who.alone):
+        return None
+    # wrong bytes within one GPU's memory leave no other suspect; a test that ends may have another
+    strength: Strength = "possible"
+    if staged_test(case).corrupt:
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        who.summary,
+        who.why,
+        ranks=who.ranks,
+        hosts=who.hosts,
+        advice=_advice("its GPU"),
+        next=experiment(case),
     )
 
 
@@ -207,11 +226,17 @@ def _is_slowed(reasons: object) -> bool:
     )
 
 
-def _finding(xids: list[Event], said: list[Event]) -> Finding:
+def _logged_by_driver(case: Case) -> Finding | None:
+    """The driver logged an Xid of a hardware fault."""
+    xids = in_order(event for event in case.of(KernelXid) if event.data.xid in XIDS)
+    if not xids:
+        return None
+    said = _fault_lines(case)
+    # later Xids of the same boot often follow from the first
     first = xids[0]
     number = int(first.data.xid)
     bus = str(first.data.bus or "")
-    pids = {e.pid for e in xids} - {None}
+    pids = {event.pid for event in xids} - {None}
     hit_ranks = set()
     for event in said + xids:
         if event.rank is not None and (event.pid in pids or event.kind != "kernel.xid"):
@@ -228,9 +253,12 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
     for event in xids:
         if event.data.bus:
             buses.add(str(event.data.bus))
+    strength: Strength = "proven"
+    if number in SURVIVED:
+        strength = "likely"
     return found(
         ID,
-        "likely" if number in (63, 92, 145) else "proven",
+        strength,
         say,
         pick(xids, said),
         ranks=ranks,

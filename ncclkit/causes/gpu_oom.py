@@ -34,6 +34,7 @@ from typing import Any
 from ncclkit.analysis.gpu_memory import other_processes
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -87,39 +88,53 @@ FULL = (
 
 def diagnose(case: Case) -> Finding:
     """Found where torch or NCCL reports a failed device allocation."""
-    torch = case.of(CudaOom)
-    nccl = matching(
+    went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
+    missing = "the standard error of every rank"
+    return first_finding(case, _failed_allocation, CHECK.risk) or CHECK.otherwise(
+        case, went_well, "No allocation on a GPU failed.", missing
+    )
+
+
+def _failed_allocation(case: Case) -> Finding | None:
+    """A device allocation was refused to torch, to NCCL, or to another library."""
+    by_torch = case.of(CudaOom)
+    by_nccl = matching(
         family(case, "cuda", "memory", "other"),
         "out of memory",
         "Failed to CUDA calloc",
         "Failed to CUDA malloc",
     )
     quoted = matching([*messages(case), *case.of(CudaError)], *FULL)
-    lines = in_order(torch) + in_order(nccl) + in_order(quoted)
+    # torch's own message has the numbers, so its line comes first
+    lines = in_order(by_torch) + in_order(by_nccl) + in_order(quoted)
     if not lines:
-        went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
-        missing = "the standard error of every rank"
-        return CHECK.risk(case) or CHECK.otherwise(
-            case, went_well, "No allocation on a GPU failed.", missing
-        )
+        return None
     ranks = ranks_in(lines)
     first = lines[0]
     full_gpus = set()
-    for event in torch:
+    for event in by_torch:
         if event.data.gpu is not None:
             full_gpus.add(str(event.data.gpu))
     gpus = tuple(sorted(full_gpus))
+    gpu = ""
+    if len(gpus) == 1:
+        gpu = f" {gpus[0]}"
+    say = f"{who_are(ranks)} ran out of memory on its GPU{gpu}: {_request_in_words(first)}"
+    advice = _advice(not by_torch, smaller_batch(case))
     others = other_processes(first.text).clause
-    say = (
-        f"{who_are(ranks)} ran out of memory on its"
-        f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
-        f" {_request_in_words(first)}{f'; {others}' if others else ''}."
-    )
-    hosts = name_hosts(lines)
-    advice = _advice(not torch, smaller_batch(case))
     if others:
+        say += f"; {others}"
         advice = (OWN, *advice)
-    return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
+    return found(
+        ID,
+        "proven",
+        f"{say}.",
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        gpus=gpus,
+        advice=advice,
+    )
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

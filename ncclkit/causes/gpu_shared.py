@@ -55,12 +55,13 @@ def diagnose(case: Case) -> Finding:
 
     A live test watches its GPUs from before its ranks come.
     """
-    used = _used_by_others(case)
-    if used:
-        return used
     missing = (
         "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
     )
+    finding = _used_by_others(case)
+    if finding:
+        return finding
+    # the facts were read while the job's own ranks kept the GPUs busy
     if of_job(case):
         return unknown(ID, missing)
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)

@@ -32,7 +32,17 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import shared_network
-from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
+from ncclkit.analysis.picks import (
+    env_of,
+    family,
+    first_finding,
+    matching,
+    messages,
+    on,
+    pick,
+    ranks_in,
+    without,
+)
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -68,32 +78,54 @@ def diagnose(case: Case) -> Finding:
 
     By the facts of the host.
     """
-    gloo = case.of(GlooNoInterface)
-    empty = matching(messages(case), "is neither AF_INET")
-    nccl = family(case, "no_interface") + matching(
+    went_well = case.of(NcclBootstrap)
+    missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
+    return first_finding(
+        case, _gloo_found_none, _nccl_found_none, _filtered_out, _empty_address, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
+
+
+def _gloo_found_none(case: Case) -> Finding | None:
+    """gloo says that no interface has the name that it was given."""
+    lines = case.of(GlooNoInterface)
+    if lines:
+        return _finding(case, "proven", lines, "GLOO_SOCKET_IFNAME")
+    return None
+
+
+def _empty_addresses(case: Case) -> list[Event]:
+    return matching(messages(case), "is neither AF_INET")
+
+
+def _nccl_found_none(case: Case) -> Finding | None:
+    """NCCL says that no interface passes its filter."""
+    lines = family(case, "no_interface") + matching(
         messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
     )
-    nccl = without(nccl, empty)
-    filters = env_of(case, "NCCL_SOCKET_IFNAME")
-    if gloo or nccl:
-        return _finding(
-            case,
-            "proven",
-            gloo or nccl,
-            filters,
-            "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME",
-        )
+    lines = without(lines, _empty_addresses(case))
+    if lines:
+        return _finding(case, "proven", lines, "NCCL_SOCKET_IFNAME")
+    return None
+
+
+def _filtered_out(case: Case) -> Finding | None:
+    """By the facts of a host, a library will find no interface with the filter that is set."""
     facts = []
     for fact in case.facts:
         if fact.name in FILTERS and fact.value is None and _filter_of_host(case, fact):
             facts.append(fact)
     if facts:
-        return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
-    if empty and filters:  # without a filter another version's message may have been misread
-        return _finding(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
-    went_well = case.of(NcclBootstrap)
-    missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
+        return _finding(case, "proven", facts, FILTERS[facts[0].name])
+    return None
+
+
+def _empty_address(case: Case) -> Finding | None:
+    """An NCCL that goes on without an interface hands an empty address around."""
+    lines = _empty_addresses(case)
+    # without a filter another version's message may have been misread
+    if lines and env_of(case, "NCCL_SOCKET_IFNAME"):
+        return _finding(case, "likely", lines, "NCCL_SOCKET_IFNAME")
+    return None
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
@@ -115,9 +147,9 @@ def _finding(
     case: Case,
     strength: Strength,
     why: list[Event] | list[Fact],
-    filters: list[Event],
     variable: str,
 ) -> Finding:
+    filters = env_of(case, "NCCL_SOCKET_IFNAME")
     wanted = _wanted_interface(case, why[0], filters, variable)
     host = why[0].host
     exist = _usable_interfaces(case, why[0].host)
