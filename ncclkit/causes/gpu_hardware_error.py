@@ -81,7 +81,7 @@ XIDS = {
     158: "fatal time-out",
 }
 SURVIVED = (63, 92, 145)
-"""Xids that the driver logs of errors which it corrected or worked around: the job may go on."""
+"""Xids after which a job may go on, so that something else may have ended it."""
 HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 

@@ -61,32 +61,47 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 
 def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
-    versions = [
-        *case.of(NcclVersion),
-        *[e for e in case.of(C10dError) if e.data.nccl_version],
-    ]
-    known = [number for e in versions if (number := _nccl_version(e))]
+    return first_finding(
+        case, _known_defect, _crash_in_nccl, _stall_below_program, _failed_check
+    ) or otherwise(
+        ID,
+        _version_lines(case),
+        "No known defect of this version fits the evidence.",
+        "the NCCL version (NCCL_DEBUG=VERSION)",
+    )
+
+
+def _version_lines(case: Case) -> list[Event]:
+    """Lines that name the version of NCCL."""
+    quoted = [event for event in case.of(C10dError) if event.data.nccl_version]
+    return [*case.of(NcclVersion), *quoted]
+
+
+def _known_defect(case: Case) -> Finding | None:
+    """A defect of the table: its symptom is there, and the version is of its range."""
+    versions = _version_lines(case)
+    known = []
+    for event in versions:
+        number = _nccl_version(event)
+        if number:
+            known.append(number)
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
     stacks = case.of("stack", "c10d.stack")
     for defect in defects():
         lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = []
-        for n in known:
-            if defect.since <= n and not (defect.fixed and n >= defect.fixed):
-                affected.append(n)
-        if (
-            lines
-            and (affected or (defect.alone and not known))
-            and not (not defect.alone and _explained_by_death(case))
-        ):
+        for number in known:
+            fixed = defect.fixed is not None and number >= defect.fixed
+            if defect.since <= number and not fixed:
+                affected.append(number)
+        # most failures that look like a defect are something else: symptom and version must fit,
+        # unless the message is of this defect alone and no version is known that speaks against it
+        fits = affected or (defect.alone and not known)
+        other_reason = not defect.alone and _explained_by_death(case)
+        if lines and fits and not other_reason:
             return replace(_finding(defect, lines, versions, affected), next=experiment(case))
-    return first_finding(case, _crash_in_nccl, _stall_below_program, _failed_check) or otherwise(
-        ID,
-        versions,
-        "No known defect of this version fits the evidence.",
-        "the NCCL version (NCCL_DEBUG=VERSION)",
-    )
+    return None
 
 
 def _of_files(event: Event, files: tuple[str, ...]) -> bool:

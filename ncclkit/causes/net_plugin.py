@@ -46,7 +46,7 @@ from ncclkit.analysis.rank_states import crashes
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSegfault, NcclInfo, NcclInit, NcclNetwork
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "net_plugin"
 explains = (
@@ -72,50 +72,66 @@ InfiniBand."""
 
 def diagnose(case: Case) -> Finding:
     """Found where the plugin reports an error, crashes, or is missing where one is expected."""
-    said = []
-    for e in family(case, "plugin"):
+    absent = case.of(NcclInfo, family="no_plugin")
+    went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
+    return first_finding(case, _failed_plugin, _different_networks, _absent_plugin) or otherwise(
+        ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
+    )
+
+
+def _failed_plugin(case: Case) -> Finding | None:
+    """The external plugin reports an error, or a crash or stack is in its code."""
+    reported = _plugin_errors(case)
+    infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
+    refused = [e for e in infos if not BUILT_IN.search(e.text)]
+    crash = []
+    for event in case.of(KernelSegfault):
+        if matching([event], "libnccl-net", "libfabric", "ofi", "tcpx"):
+            crash.append(event)
+    traced = _stacks_in_plugin(case) + _crashed_in_start(case)
+    lines = reported + refused + crash + traced
+    if not lines:
+        return None
+    # only the kernel names the library in which a process crashed
+    strength: Strength = "likely"
+    if crash:
+        strength = "proven"
+    return found(
+        ID,
+        strength,
+        f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed.",
+        pick(crash, traced, reported, refused),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _plugin_errors(case: Case) -> list[Event]:
+    """NCCL's warnings of a plugin, without those that only say that there is none."""
+    errors = []
+    for event in family(case, "plugin"):
         if not matching(
-            [e],
+            [event],
             "No plugin found",
             "Could not find",
             "Failed to find ncclNetPlugin",
             "Failed to open",
         ):
-            said.append(e)
-    infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
-    failed = [e for e in infos if not BUILT_IN.search(e.text)]
-    crash = []
-    for e in case.of(KernelSegfault):
-        if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx"):
-            crash.append(e)
+            errors.append(event)
+    return errors
+
+
+def _stacks_in_plugin(case: Case) -> list[Event]:
     traced = []
     for event in case.events:
-        if event.kind in ("stack", "c10d.stack") and inside(
+        is_stack = event.kind in ("stack", "c10d.stack")
+        if is_stack and inside(
             event, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi"
         ):
             traced.append(event)
-    traced += _crashed_in_start(case)
-    lines = said + failed + crash + traced
-    if lines:
-        say = f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed."
-        return found(
-            ID,
-            "proven" if crash else "likely",
-            say,
-            pick(crash, traced, said, failed),
-            ranks=ranks_in(lines),
-            hosts=name_hosts(lines),
-            advice=_advice(),
-            next=experiment(case),
-        )
-    finding = first_finding(case, _different_networks, _absent_plugin)
-    if finding:
-        return finding
-    absent = case.of(NcclInfo, family="no_plugin")
-    went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
-    return otherwise(
-        ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
-    )
+    return traced
 
 
 def _absent_plugin(case: Case) -> Finding | None:

@@ -29,22 +29,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
+    facts_below,
     failed,
     family,
+    first_finding,
     matching,
     messages,
     name_hosts,
-    of_job_hosts,
     on,
     pick,
     ranks_in,
-    who_are,
     who_of,
-    without,
 )
 from ncclkit.causes._experiments import experiment_of, machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import (
     C10dError,
     C10dTimeout,
@@ -82,46 +82,77 @@ def diagnose(case: Case) -> Finding:
 
     Or where it is as small as a container's default.
     """
-    said = _shm_errors(case)
-    small = []
-    for fact in of_job_hosts(case, case.facts_of("limits.shm.size")):
-        if isinstance(fact.value, (int, float)) and fact.value < ENOUGH:
-            small.append(fact)
-    full = []
-    for fact in of_job_hosts(case, case.facts_of("limits.shm.free")):
-        if isinstance(fact.value, (int, float)) and fact.value < FULL:
-            full.append(fact)
-    bus = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
-    bus += without(case.of(SystemFault, what="bus_error"), said)
-    if said:
-        sure = [e for e in said if not matching([e], *REASONS)]
-        return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
-    if bus:
-        return _finding(bus, small + full, "proven" if small or full else "likely")
-    vague = matching(messages(case), "unhandled system error")
+    shared = case.of(NcclChannel, via="SHM")
+    went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
+    missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
+    return first_finding(
+        case, _refused_file, _bus_error, _failed_on_small, _unnamed_error, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
+
+
+def _small_sizes(case: Case) -> list[Fact]:
+    return facts_below(case, "limits.shm.size", ENOUGH)
+
+
+def _refused_file(case: Case) -> Finding | None:
+    """NCCL, torch or the kernel says that a file in /dev/shm could not be made or extended."""
+    lines = _shm_errors(case)
+    if not lines:
+        return None
+    small = _small_sizes(case)
+    certain = [event for event in lines if not matching([event], *REASONS)]
+    strength: Strength = "likely"
+    if certain and (_on_shm(certain) or small):
+        strength = "proven"
+    return _finding(lines, small, strength)
+
+
+def _bus_error(case: Case) -> Finding | None:
+    """A process died of SIGBUS: it touched a mapped page for which no memory was left."""
+    lines = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
+    lines += case.of(SystemFault, what="bus_error")
+    if not lines:
+        return None
+    facts = _small_sizes(case) + facts_below(case, "limits.shm.free", FULL)
+    # a bus error has other reasons as well, such as a file that was cut while it was mapped
+    strength: Strength = "likely"
+    if facts:
+        strength = "proven"
+    return _finding(lines, facts, strength)
+
+
+def _unnamed_errors(case: Case) -> list[Event]:
+    return matching(messages(case), "unhandled system error")
+
+
+def _failed_on_small(case: Case) -> Finding | None:
+    """A job failed in an unnamed system call, or uses shared memory, and there is little of it."""
+    small = _small_sizes(case)
+    vague = _unnamed_errors(case)
     shared = case.of(NcclChannel, via="SHM")
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
-    silent = []
-    if not case.of(NcclWarn):
-        silent = [e for e in vague if "Last error" not in e.text]
-    if silent:
-        return found(
-            ID,
-            "possible",
-            f"{who_of(silent)} failed in a system call that this log does not"
-            " name; the usual reason in a container is a /dev/shm that is too small.",
-            pick(silent),
-            ranks=ranks_in(silent),
-            advice=_advice(64 << 20),
-            next=experiment(case),
-        )
-    risk = CHECK.risk(case)
-    if risk:
-        return risk
-    went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
-    missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
-    return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
+    return None
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """A system call of NCCL failed, and the log does not name it."""
+    # with NCCL's warnings the call would be named, and so it is by a last error
+    if case.of(NcclWarn):
+        return None
+    lines = [event for event in _unnamed_errors(case) if "Last error" not in event.text]
+    if not lines:
+        return None
+    return found(
+        ID,
+        "possible",
+        f"{who_of(lines)} failed in a system call that this log does not"
+        " name; the usual reason in a container is a /dev/shm that is too small.",
+        pick(lines),
+        ranks=ranks_in(lines),
+        advice=_advice(TINY),
+        next=experiment(case),
+    )
 
 
 def _shm_errors(case: Case) -> list[Event]:
@@ -169,21 +200,13 @@ def _on_shm(lines: list[Event]) -> bool:
     return bool(matching(lines, "posix_fallocate", "/dev/shm", "shm", "/torch_"))
 
 
-def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
-    ranks = ranks_in(why)
+def _finding(why: list[Event], facts: list[Fact], strength: Strength) -> Finding:
     size = None
     for fact in facts:
         if fact.name.endswith("size"):
             size = fact.value
             break
-    hosts = []
-    for event in why:
-        if event.host:
-            hosts.append(event.host)
-    host = next(
-        iter(hosts + [fact.host for fact in facts if fact.host]),
-        "",
-    )
+    host = first_host(why) or first_host(facts)
     has = ""
     if size:
         has = f", which has {format_bytes(size)}"
@@ -191,15 +214,15 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     if strength == "proven":
         verb = "was refused memory in"
     say = (
-        f"{who_are(ranks)} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
+        f"{who_of(why)} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
         " exchange data there."
     )
     return found(
         ID,
-        "proven" if strength == "proven" else "likely",
+        strength,
         say,
         pick(why, facts),
-        ranks=ranks,
+        ranks=ranks_in(why),
         hosts=name_hosts(why) or tuple({host} - {""}),
         advice=_advice(size),
     )

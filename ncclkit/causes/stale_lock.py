@@ -38,6 +38,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     name_hosts,
     name_ranks,
@@ -69,20 +70,6 @@ def diagnose(case: Case) -> Finding:
 
     A lock file in the cache of a host.
     """
-    lines = case.of("stack", "python.exception")
-    waits = []
-    for event in lines:
-        if any(str(f.get("file")).endswith(WAITS) for f in event.data.frames or ()):
-            waits.append(event)
-    compiles = []
-    for event in lines:
-        if any(COMPILES.match(str(f.get("func"))) for f in event.data.frames or ()):
-            compiles.append(event)
-    if waits and compiles:
-        who = who_of(compiles)
-        return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
-    if waits:
-        return _finding(case, waits)
     missing = (
         "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or"
         " software.torch.locks"
@@ -92,12 +79,42 @@ def diagnose(case: Case) -> Finding:
         *case.of(NcclDestroy),
         *stacks(case).values(),
     ]
-    return CHECK.risk(case) or CHECK.otherwise(
+    return first_finding(case, _owner_at_work, _waits_for_lock, CHECK.risk) or CHECK.otherwise(
         case, went_well, "No rank waits for a lock file.", missing
     )
 
 
-def _finding(case: Case, waits: list[Event]) -> Finding:
+def _lines_with_frames(case: Case) -> list[Event]:
+    return case.of("stack", "python.exception")
+
+
+def _waits(case: Case) -> list[Event]:
+    """Stacks of ranks that wait for the lock."""
+    waits = []
+    for event in _lines_with_frames(case):
+        if any(str(frame.get("file")).endswith(WAITS) for frame in event.data.frames or ()):
+            waits.append(event)
+    return waits
+
+
+def _owner_at_work(case: Case) -> Finding | None:
+    """A rank waits for the lock while another one compiles and holds it: nothing is stale."""
+    compiles = []
+    for event in _lines_with_frames(case):
+        if any(COMPILES.match(str(frame.get("func"))) for frame in event.data.frames or ()):
+            compiles.append(event)
+    waits = _waits(case)
+    if waits and compiles:
+        say = f"{who_of(compiles)} compiles and holds the lock."
+        return clear(ID, say, (compiles[0], waits[0]))
+    return None
+
+
+def _waits_for_lock(case: Case) -> Finding | None:
+    """A rank waits for the lock, and nobody is seen to compile."""
+    waits = _waits(case)
+    if not waits:
+        return None
     states = rank_states(case)
     locks = of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest_lock(locks)
