@@ -97,51 +97,60 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where connections broke and no dead rank explains it."""
-    states = rank_states(case)
-    reasons = [
-        *states.dead.values(),
-        *states.ended.values(),
-        *case.of("gloo.size_mismatch", "kernel.oom"),
-        *(
-            event
-            for event in case.of(SystemFault)
-            if event.data.what not in ("segfault", "packet_size", "own_name")
-        ),
-        *crashes(case),
-        *family(case, "shm", "cuda", "nvls", "fd", "memory"),
-    ]
-    if reasons:
-        return (
-            _tested_paths(case)
-            or _from_stages(case)
-            or _slow_path(case)
-            or clear(
-                ID,
-                "A process ended first, and its connections broke because of that.",
-                tuple(reasons[:2]),
-            )
-        )
-    done = initialized(case)
     tested = _tested.passed(
         case, lambda link: not _fault_of_path(link) and None not in (link.bandwidth, link.mtu)
     )
-    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
-    return first_finding(
-        case,
-        *(
-            _from_stages,
-            _mesh_between,
-            _user_tested,
-            _timed_out,
-            _lost_connection,
-            _stalled_path,
-            _tested_paths,
-            _slow_path,
-            _nothing_arrives,
-        ),
+    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *initialized(case), *tested]
+    # what tests measured of a path is true whatever else ended the job
+    by_tests = (_tested_paths, _from_stages, _slow_path)
+    by_words = (
+        _from_stages,
+        _mesh_between,
+        _user_tested,
+        _timed_out,
+        _lost_connection,
+        _stalled_path,
+        _tested_paths,
+        _slow_path,
+        _nothing_arrives,
         _stalled_start,
-    ) or otherwise(
+    )
+    if _other_reasons(case):
+        finding = first_finding(case, *by_tests, _ended_otherwise)
+    else:
+        finding = first_finding(case, *by_words)
+    return finding or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
+    )
+
+
+OF_PATHS = ("segfault", "packet_size", "own_name")
+"""Faults of a system that do not end the connections of a rank, or are told elsewhere."""
+
+
+def _other_reasons(case: Case) -> list[Event]:
+    """What ends a process, whose connections then break because of that."""
+    states = rank_states(case)
+    faults = [event for event in case.of(SystemFault) if event.data.what not in OF_PATHS]
+    return [
+        *states.dead.values(),
+        *states.ended.values(),
+        *case.of("gloo.size_mismatch", "kernel.oom"),
+        *faults,
+        *crashes(case),
+        *family(case, "shm", "cuda", "nvls", "fd", "memory"),
+    ]
+
+
+def _ended_otherwise(case: Case) -> Finding | None:
+    """A process ended, or a library failed, before any connection broke."""
+    reasons = _other_reasons(case)
+    if not reasons:
+        return None
+    return clear(
+        ID,
+        "A process ended first, and its connections broke because of that.",
+        tuple(reasons[:2]),
     )
 
 

@@ -101,8 +101,6 @@ def diagnose(case: Case) -> Finding:
 
     All ranks launched it and none completes it.
     """
-    if rank_states(case).world == 1:
-        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
     other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
@@ -111,13 +109,19 @@ def diagnose(case: Case) -> Finding:
     else:
         witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
-        case, _from_stages, _wrong_values, *witnesses, CHECK.risk
+        case, _lone_rank, _from_stages, _wrong_values, *witnesses, CHECK.risk
     ) or CHECK.otherwise(
         case,
         went_well,
         "Peer-to-peer copies worked or were not used.",
         "dmesg of the node, and NCCL's Channel lines",
     )
+
+
+def _lone_rank(case: Case) -> Finding | None:
+    if rank_states(case).world == 1:
+        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
+    return None
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

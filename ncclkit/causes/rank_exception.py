@@ -34,6 +34,7 @@ import re
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -84,55 +85,68 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
     states = rank_states(case)
-    if states.raised:
-        return _finding(case, states, in_order(states.raised.values()))
-    crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
-    if crashed and not case.of(KernelOom):
-        return _native_crash(case, crashed)
-    if states.dead or states.waiting:
-        lost = []
-    else:
-        lost = _lost_connections(case)
-    if lost:
-        say = (
-            f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
-            " most often an error of the program, "
-        )
-        say += "is not in these files."
-        return found(
-            ID,
-            "possible",
-            say,
-            pick(lost, limit=3),
-            advice=(_record_traceback(),),
-            next=experiment(case),
-        )
-    left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
-    for e in case.of(ElasticExit):
-        if e.rank is not None and 0 < (e.data.exitcode or 0) < 128:
-            left_early.append(e)
-    if left_early and not _is_explained(case):
-        code = left_early[0].data.exitcode
-        say = (
-            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not"
-            " in these files."
-        )
-        return found(
-            ID,
-            "possible",
-            say,
-            pick(left_early, limit=1),
-            advice=(_record_traceback(),),
-            next=experiment(case),
-        )
     went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
-    return otherwise(
+    return first_finding(
+        case, _raised_error, _native_crash, _lost_peer, _exit_without_traceback
+    ) or otherwise(
         ID, went_well, "No rank raised an error of its own.", "the standard error of every rank"
     )
 
 
-def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
-    errors = sorted(errors, key=_of_a_peer)
+def _lost_peer(case: Case) -> Finding | None:
+    """Ranks only report that a peer is gone, and nothing shows why it ended."""
+    states = rank_states(case)
+    # a rank that died, or a timeout, is told by other causes
+    if states.dead or states.waiting:
+        return None
+    lost = _lost_connections(case)
+    if not lost:
+        return None
+    say = (
+        f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
+        " most often an error of the program, is not in these files."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lost, limit=3),
+        advice=(_record_traceback(),),
+        next=experiment(case),
+    )
+
+
+def _exit_without_traceback(case: Case) -> Finding | None:
+    """The launcher saw a rank exit with an error, and no line says which error it was."""
+    ended: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
+    for event in case.of(ElasticExit):
+        # a code from 128 on is a signal's
+        if event.rank is not None and 0 < (event.data.exitcode or 0) < 128:
+            ended.append(event)
+    if not ended or _is_explained(case):
+        return None
+    say = (
+        f"A rank{_on_host(ended[0])} ended with exit code {ended[0].data.exitcode} and its"
+        " traceback is not in these files."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(ended, limit=1),
+        advice=(_record_traceback(),),
+        next=experiment(case),
+    )
+
+
+def _raised_error(case: Case) -> Finding | None:
+    """A rank raised an error of its own."""
+    states = rank_states(case)
+    if not states.raised:
+        return None
+    # an error about waiting for another process comes last, whenever it was raised: its rank may
+    # be a victim
+    errors = sorted(in_order(states.raised.values()), key=_of_a_peer)
     first = errors[0]
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.message).split()))[0][
         :160
@@ -221,7 +235,12 @@ def _lost_connections(case: Case) -> list[Event]:
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
-def _native_crash(case: Case, crashed: list[Event]) -> Finding:
+def _native_crash(case: Case) -> Finding | None:
+    """A process crashed in native code."""
+    crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
+    # a process that the kernel killed for memory may be seen to crash as well
+    if not crashed or case.of(KernelOom):
+        return None
     first = in_order(crashed)[0]
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)

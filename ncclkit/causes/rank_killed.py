@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     initialized,
     matching,
@@ -85,74 +86,132 @@ def diagnose(case: Case) -> Finding:
 
     It died of signal 9 or 15 that the launcher did not send.
     """
-    scheduler = [e for e in case.of(SlurmEvent) if e.data.what in BY]
-    after = _after_failure(case, scheduler)
-    if scheduler and after:
-        return clear(
-            ID,
-            "The job had failed before the scheduler stopped what was left of it.",
-            tuple(after[:2]),
-        )
-    if scheduler:
-        event = in_order(scheduler)[0]
-        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}."
-        hosts = name_hosts(scheduler)
-        strength: Strength = "proven"
-        if _signs_of_hang(case, event):
-            strength = "likely"
-        return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue_advice(),))
-    memory = [
-        *case.of(KernelOom),
-        *case.of(SlurmEvent, what="oom"),
-    ]
-    memory += case.of(SystemFault, what="oom_kill")
-    if memory:
-        return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
-    ours = [e for e in case.of(RunEnd) if e.data.reason in OURS]
-    killed = {}
-    for rank, end in rank_states(case).killed.items():
-        if not ours or _signal_number(end) == 9:
-            killed[rank] = end
-    if killed:
-        return _finding(case, killed)
-    if ours:
-        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
-    return _launcher_stopped(case)
-
-
-def _launcher_stopped(case: Case) -> Finding:
-    """Found where a launcher tells that a signal from outside stopped it, or lines of the system
-    do.
-    """
-    reported = [e for e in case.of(PythonException) if str(e.data.type).endswith("SignalException")]
-    reported += matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
-    closed = _closed_terminal(case)
-    if closed:
-        return closed
-    named = case.of(SystemFault, what="killed")
-    first = _ended_elsewhere(case, reported)
-    if first:
-        return clear(
-            ID,
-            "The launcher of another host failed first, and this one was stopped after it.",
-            tuple(first),
-        )
-    if reported or named:
-        return found(
-            ID,
-            "likely",
-            f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
-            pick(reported, named),
-            ranks=ranks_in(named),
-            advice=_advice_on_sender(),
-            next=experiment(case),
-        )
     went_well = case.of("nccl.destroy", "elastic.exit", "c10d.timeout")
-    return otherwise(
+    return first_finding(
+        case,
+        _failed_before,
+        _ended_by_scheduler,
+        _killed_for_memory,
+        _killed_rank,
+        _ended_by_guard,
+        _closed_terminal,
+        _other_launcher_failed,
+        _launcher_stopped,
+    ) or otherwise(
         ID,
         went_well,
         "No process was ended by a signal from outside.",
         "the launcher's output with the exit codes",
+    )
+
+
+def _scheduler_lines(case: Case) -> list[Event]:
+    """The lines in which Slurm says that it ended the job."""
+    return [event for event in case.of(SlurmEvent) if event.data.what in BY]
+
+
+def _failed_before(case: Case) -> Finding | None:
+    """The job had failed, or hung, and the scheduler only cleared away what was left."""
+    scheduler = _scheduler_lines(case)
+    earlier = _after_failure(case, scheduler)
+    if not scheduler or not earlier:
+        return None
+    return clear(
+        ID,
+        "The job had failed before the scheduler stopped what was left of it.",
+        tuple(earlier[:2]),
+    )
+
+
+def _ended_by_scheduler(case: Case) -> Finding | None:
+    """Slurm says that it ended the job: by its time limit, for another one, or with its node."""
+    scheduler = _scheduler_lines(case)
+    if not scheduler:
+        return None
+    event = in_order(scheduler)[0]
+    strength: Strength = "proven"
+    if _signs_of_hang(case, event):
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}.",
+        pick(scheduler),
+        hosts=name_hosts(scheduler),
+        advice=(_requeue_advice(),),
+    )
+
+
+def _killed_for_memory(case: Case) -> Finding | None:
+    """The OOM killer says that it was the one: see host_oom."""
+    memory: list[Event] = [*case.of(KernelOom), *case.of(SlurmEvent, what="oom")]
+    memory += case.of(SystemFault, what="oom_kill")
+    if memory:
+        return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
+    return None
+
+
+def _ended_by_us(case: Case) -> list[Event]:
+    """Ends of runs of ours in which the guard sent the signals."""
+    return [event for event in case.of(RunEnd) if event.data.reason in OURS]
+
+
+def _killed_rank(case: Case) -> Finding | None:
+    """A rank died of a signal that nobody here sent."""
+    ours = _ended_by_us(case)
+    killed = {}
+    for rank, end in rank_states(case).killed.items():
+        # the guard asks with SIGTERM: SIGKILL came from somebody else
+        if not ours or _signal_number(end) == 9:
+            killed[rank] = end
+    if killed:
+        return _finding(case, killed)
+    return None
+
+
+def _ended_by_guard(case: Case) -> Finding | None:
+    """ncclkit ended its own run."""
+    ours = _ended_by_us(case)
+    if ours:
+        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
+    return None
+
+
+def _stopped_launchers(case: Case) -> list[Event]:
+    """The lines of a launcher that got SIGTERM."""
+    lines: list[Event] = []
+    for event in case.of(PythonException):
+        if str(event.data.type).endswith("SignalException"):
+            lines.append(event)
+    return lines + matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
+
+
+def _other_launcher_failed(case: Case) -> Finding | None:
+    """A launcher was stopped, because that of another host had failed before."""
+    first = _ended_elsewhere(case, _stopped_launchers(case))
+    if not first:
+        return None
+    return clear(
+        ID,
+        "The launcher of another host failed first, and this one was stopped after it.",
+        tuple(first),
+    )
+
+
+def _launcher_stopped(case: Case) -> Finding | None:
+    """A launcher, or a line of the system, tells of a signal from outside."""
+    reported = _stopped_launchers(case)
+    named = case.of(SystemFault, what="killed")
+    if not reported and not named:
+        return None
+    return found(
+        ID,
+        "likely",
+        f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
+        pick(reported, named),
+        ranks=ranks_in(named),
+        advice=_advice_on_sender(),
+        next=experiment(case),
     )
 
 

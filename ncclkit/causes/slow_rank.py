@@ -37,7 +37,16 @@ from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds, who_are
+from ncclkit.analysis.picks import (
+    first_finding,
+    in_order,
+    matching,
+    name_ranks,
+    otherwise,
+    pick,
+    seconds,
+    who_are,
+)
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
@@ -51,7 +60,7 @@ from ncclkit.analysis.rank_states import (
     stopped,
     timeout_of,
 )  # fmt: skip
-from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
+from ncclkit.analysis.steps import NAMES, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
@@ -87,38 +96,15 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
-    states = rank_states(case)
-    acquitted = _all_acquitted(case, states)
-    if acquitted:
-        return acquitted
-    for witness in (
-        _missing_in_dumps,
-        _not_begun,
-        _missing_at_barrier,
-        _apart_by_stack,
-        _behind_by_watchdog,
-        _behind_by_ras,
-        _launched_late,
-        *WITNESSES,
-    ):
-        suspicion = witness(case, states)
-        if suspicion:
-            return _finding_of_suspicion(case, states, suspicion)
-    measured = measured_steps(case)
-    if measured and not states.waiting:
-        return _of_steps(case, *measured)
-    if states.waiting:
-        return unknown(
-            ID,
-            "a Flight Recorder dump or a stack of every rank at the moment of the hang",
-            next=experiment(case),
-        )
     at_work = []
     for change in case.of(RasChange):
         if change.data.moved and not change.data.still:
             at_work.append(change)
-    went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
-    return otherwise(
+    ended = rank_states(case).ended
+    went_well = [*ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
+    return first_finding(
+        case, _all_acquitted, _suspected_rank, _late_in_steps, _unseen_rank
+    ) or otherwise(
         ID,
         went_well,
         "No rank timed out waiting for a collective.",
@@ -127,8 +113,30 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
+def _suspected_rank(case: Case) -> Finding | None:
+    """The first sign, the surest first, that names a rank which the others wait for."""
+    states = rank_states(case)
+    for sign in (*SIGNS_OF_CALLS, *WITNESSES):
+        suspicion = sign(case, states)
+        if suspicion:
+            return _finding_of_suspicion(case, states, suspicion)
+    return None
+
+
+def _unseen_rank(case: Case) -> Finding | None:
+    """Ranks wait, and nothing shows which one they wait for."""
+    if not rank_states(case).waiting:
+        return None
+    return unknown(
+        ID,
+        "a Flight Recorder dump or a stack of every rank at the moment of the hang",
+        next=experiment(case),
+    )
+
+
+def _all_acquitted(case: Case) -> Finding | None:
     """What shows at once that no rank was merely late."""
+    states = rank_states(case)
     dead = states.dead
     if dead:
         return clear(
@@ -162,10 +170,14 @@ def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) 
     return finding
 
 
-def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
+def _late_in_steps(case: Case) -> Finding | None:
     """Found where one rank comes last to the collectives of most steps of a job that goes on; clear
     where none does.
     """
+    measured = measured_steps(case)
+    if measured is None or rank_states(case).waiting:
+        return None
+    times, events = measured
     if times.late is None:
         if len(times.ranks) > 1:
             return clear(
@@ -811,6 +823,16 @@ def _calls_differ(states: RankStates) -> bool:
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 
+SIGNS_OF_CALLS = (
+    _missing_in_dumps,
+    _not_begun,
+    _missing_at_barrier,
+    _apart_by_stack,
+    _behind_by_watchdog,
+    _behind_by_ras,
+    _launched_late,
+)
+"""What counts or shows the calls of single ranks, in the order in which it is asked."""
 WITNESSES = (
     _outlying_by_load,
     _never_begun,
@@ -819,4 +841,4 @@ WITNESSES = (
     _loop_under_way,
     _symptom_alone,
 )
-"""In the order in which they are asked."""
+"""What hints at a rank where no call of it is known; asked after those, in this order."""

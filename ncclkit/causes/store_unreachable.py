@@ -84,9 +84,16 @@ def diagnose(case: Case) -> Finding:
 
     A name that does not resolve is another cause.
     """
+    return first_finding(case, _unreached_store, _not_ours, _no_family, _closed_port) or _all_met(
+        case
+    )
+
+
+def _unreached_store(case: Case) -> Finding | None:
+    """A client of the store could not connect."""
     lines = _refused_connections(case)
     if not lines:
-        return first_finding(case, _not_ours, _no_family, _closed_port) or _all_met(case)
+        return None
     named = []
     for e in lines:
         if isinstance(e.data, Endpoint) and e.data.host:
@@ -109,26 +116,9 @@ def diagnose(case: Case) -> Finding:
         within = f" within {seconds(told.timeout_ms)}"
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
-    local = re.match(r"127\.|localhost$", str(host or ""))
-    tried = all(event.kind == "store.retry" for event in lines)
-    own_name = case.of(SystemFault, what="own_name")
-    unresolved = case.of(SystemFault, what="unresolved")
-    unknown = unresolved or [e for e in own_name if host and host in e.text]
-    doubt = case.of(StoreResolve, StoreBind) or unknown or local or not host or tried
-    dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
-        ranks_in(lines)
-    )  # one of them may have held the store
-    strength = "proven"
-    if doubt or (dead and ranks_in(lines)):
-        strength = "likely"
-    met = _met_before(case, lines[0])
-    # the job was started again after a hang
-    weak: Strength = "likely"
-    if met and not doubt:
-        weak = "possible"
     return found(
         ID,
-        "proven" if strength == "proven" and not met else weak,
+        _strength_of_refusal(case, lines, host),
         say,
         pick(lines, case.of(StoreResolve), limit=6),
         ranks=ranks_in(lines),
@@ -137,6 +127,27 @@ def diagnose(case: Case) -> Finding:
         advice=(*_other_endpoint(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
+
+
+def _strength_of_refusal(case: Case, lines: list[Event], host: str) -> Strength:
+    # a name that leads nowhere or astray, or a port that was taken, is another cause's
+    own_name = case.of(SystemFault, what="own_name")
+    misled = [event for event in own_name if host and host in event.text]
+    unresolved = case.of(SystemFault, what="unresolved")
+    other_reason = case.of(StoreResolve, StoreBind) or unresolved or misled
+    local = re.match(r"127\.|localhost$", host)
+    # a client that still tries may yet succeed
+    only_tried = all(event.kind == "store.retry" for event in lines)
+    doubt = other_reason or local or not host or only_tried
+    # the job was started again after a hang
+    if _met_before(case, lines[0]):
+        return "likely" if doubt else "possible"
+    # one of them may have held the store
+    reporting = set(ranks_in(lines))
+    dead = {rank for rank in rank_states(case).dead if rank >= 0} - reporting
+    if doubt or (dead and reporting):
+        return "likely"
+    return "proven"
 
 
 def _met_before(case: Case, first: Event) -> list[Event]:

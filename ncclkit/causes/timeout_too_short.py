@@ -25,7 +25,6 @@ Read more
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.picks import (
@@ -64,36 +63,55 @@ def diagnose(case: Case) -> Finding:
 
     A timeout well below the default; and no rank died.
     """
-    states = rank_states(case)
-    if states.dead:
-        return clear(
-            ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2]
-        )
-    if states.instant_timeouts:
-        return _instant_timeout(case, states.instant_timeouts)
-    proof = []
-    for kind in PROOF:
-        for event in case.of(kind):
-            proof.append(event)
-    went_well = [*states.ended.values(), *case.of(NcclDestroy), *proof]
-    if proof:
-        finding = None
-    else:
-        finding = first_finding(
-            case,
-            _own_deadline,
-            _compiling_ranks,
-            _idle_server,
-            _unreached_setting,
-            _short_timeout,
-            _default_timeout,
-        )
-    return finding or otherwise(
+    went_well = [*rank_states(case).ended.values(), *case.of(NcclDestroy)]
+    return first_finding(
+        case,
+        _rank_died,
+        _instant_timeout,
+        _explained_otherwise,
+        _own_deadline,
+        _compiling_ranks,
+        _idle_server,
+        _unreached_setting,
+        _short_timeout,
+        _default_timeout,
+    ) or otherwise(
         ID,
         went_well,
-        "No collective reached a timeout that was too short.",
+        NONE_TOO_SHORT,
         "the timeout that is set, and the time of the longest phase",
     )
+
+
+NONE_TOO_SHORT = "No collective reached a timeout that was too short."
+
+
+def _rank_died(case: Case) -> Finding | None:
+    dead = rank_states(case).dead
+    if dead:
+        say = "A rank died; more time would not have helped."
+        return clear(ID, say, tuple(dead.values())[:2])
+    return None
+
+
+def _better_reasons(case: Case) -> list[Event]:
+    """What says by itself why the collective did not end."""
+    reasons: list[Event] = []
+    for kind in PROOF:
+        reasons.extend(case.of(kind))
+    return reasons
+
+
+def _explained_otherwise(case: Case) -> Finding | None:
+    """Something shows which rank was missing or which calls differed: time was not the matter."""
+    if not _better_reasons(case):
+        return None
+    went_well = [
+        *rank_states(case).ended.values(),
+        *case.of(NcclDestroy),
+        *_better_reasons(case),
+    ]
+    return clear(ID, NONE_TOO_SHORT, tuple(went_well[:3]))
 
 
 WATCHDOG_MS = 100
@@ -101,12 +119,14 @@ WATCHDOG_MS = 100
 out."""
 
 
-def _instant_timeout(case: Case, waits: Sequence[Event]) -> Finding:
+def _instant_timeout(case: Case) -> Finding | None:
     """The timeout is so short that a healthy collective exceeds it.
 
     It is the reason, not a rank.
     """
-    lines = in_order(waits)
+    lines = in_order(rank_states(case).instant_timeouts)
+    if not lines:
+        return None
     limit = lines[0].data.timeout_ms
     who = who_of(lines)
     say = (
