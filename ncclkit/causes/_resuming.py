@@ -75,7 +75,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     if frame is not None:
         who = who_are(ranks)
         seen = f"{who} stood in {place(frame)}, which takes as long as its storage lets it."
-        return (_advice_for_loader(framework(case), seen),)
+        return (advice_for_loader(framework(case), seen),)
     line = resume_line(case)
     if line is None or stacks(case).keys() & set(ranks):
         return ()
@@ -84,7 +84,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
         f'The log says "{quoted}": a loader that skips batches up to there reads them all again, '
         "on each rank as long as its storage lets it."
     )
-    return (_advice_for_loader(_named_framework(case, line), seen),)
+    return (advice_for_loader(_named_framework(case, line), seen),)
 
 
 def resume_line(case: Case) -> Event | None:
@@ -100,7 +100,8 @@ def resume_line(case: Case) -> Event | None:
     return next((line for line in _plain_lines(case) if _whose_resume(line.text) is not None), None)
 
 
-def _advice_for_loader(name: str, why: str) -> Advice:
+def advice_for_loader(name: str, why: str) -> Advice:
+    """How a framework keeps where its loaders stood; the empty name is plain PyTorch."""
     return Advice(
         "Keep where every rank's loader stands in the checkpoint, "
         "so that no rank reads its data again to resume.",

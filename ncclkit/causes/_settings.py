@@ -200,27 +200,27 @@ def compare_calls(case: Case) -> Advice:
     By torch's own check, which itself crashes over gloo.
     """
     if over_gloo(case):
-        return Advice(
-            "Print the operation, shape and dtype of each call on every rank, and compare the"
-            " ranks.",
-            code=(
-                "print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  #"
-                " before each call"
-            ),
-            why=(
-                "gloo does not compare them, and torch's own check of each call does not work over"
-                " gloo."
-            ),
-            check="The first line in which two ranks differ is the call at fault.",
-            risk="Slow; only for the test.",
-        )
-    return Advice(
-        "Find the first difference with torch's own check.",
-        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-        why="It compares op, shape and dtype of each call over all ranks before it is made.",
-        check="The error names both operations and ranks, and the traceback the line.",
-        risk="Slow, and over NCCL only; only for the test.",
-    )
+        return PRINT_CALLS
+    return CHECK_CALLS
+
+
+PRINT_CALLS = Advice(
+    "Print the operation, shape and dtype of each call on every rank, and compare the ranks.",
+    code=(
+        "print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  #"
+        " before each call"
+    ),
+    why=("gloo does not compare them, and torch's own check of each call does not work over gloo."),
+    check="The first line in which two ranks differ is the call at fault.",
+    risk="Slow; only for the test.",
+)
+CHECK_CALLS = Advice(
+    "Find the first difference with torch's own check.",
+    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    why="It compares op, shape and dtype of each call over all ranks before it is made.",
+    check="The error names both operations and ranks, and the traceback the line.",
+    risk="Slow, and over NCCL only; only for the test.",
+)
 
 
 def smaller_batch(case: Case) -> str:

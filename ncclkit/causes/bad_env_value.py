@@ -16,8 +16,7 @@ How to be sure
     read; what is missing there was not.
 
 What to do
-    Remove all NCCL_* variables, see the job work with defaults, and add back only what has a
-    measured reason.
+    Add back only what has a measured reason.
 
 Read more
     NCCL user guide: Environment variables ("should be used for debugging only" is said of many of
@@ -310,3 +309,4 @@ CHECK = Preflight(
     also=("env.*",),
     next=experiment,
 )
+REMEDIES = _advice("all NCCL_* variables")

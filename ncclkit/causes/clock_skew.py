@@ -19,7 +19,6 @@ How to be sure
     tracking` or `timedatectl` on each host says whether its clock is synchronised.
 
 What to do
-    Synchronise all hosts with one time service, and step the clock of the host that is off once.
     Containers share the clock of their host: correct it there.
 
 Read more
@@ -194,3 +193,4 @@ CHECK = Preflight(
     also=("env.SLURM_NNODES",),
     next=experiment,
 )
+REMEDIES = (_advice("the host that is off"), STATIC)

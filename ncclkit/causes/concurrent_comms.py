@@ -17,8 +17,7 @@ How to be sure
     the hang disappear.
 
 What to do
-    Launch collectives of different groups in the same order on all ranks, or make one stream wait
-    for the other's event; do not call collectives from several threads without a lock.
+    Do not call collectives from several threads without a lock.
 
 Read more
     NCCL user guide: using multiple NCCL communicators concurrently; NCCL_LAUNCH_ORDER_IMPLICIT.
@@ -335,3 +334,6 @@ def experiment(case: Case) -> Experiment:
             "slow_rank": ("same", "it stays; one rank is missing"),
         },
     )
+
+
+REMEDIES = _advice()

@@ -20,9 +20,8 @@ How to be sure
     0-15 (GPU affinity ... CPU affinity ...)".
 
 What to do
-    Unset the variables, or let the launcher bind each rank next to its GPU: `torchrun
-    --numa-binding=node` (torch 2.9), `srun --cpus-per-task=N --gpu-bind=closest`, `mpirun --map-by
-    numa`; give containers the CPUs of both sockets.
+    `torchrun --numa-binding` needs torch 2.9; `srun --gpu-bind=closest` and `mpirun --map-by numa`
+    bind ranks near their GPUs as well.
 
 Read more
     https://docs.pytorch.org/docs/stable/elastic/numa.html
@@ -257,3 +256,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = (UNBIND, _advice_for_slurm(8), SOCKETS)

@@ -16,8 +16,7 @@ How to be sure
     nr_throttled in cpu.stat while it runs.
 
 What to do
-    Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the
-    cores near its GPU.
+    Bind each rank to the cores near its GPU (see cpu_binding).
 
 Read more
     PyTorch docs: DataLoader num_workers; Slurm: --cpus-per-task, srun --cpu-bind.
@@ -481,3 +480,4 @@ CHECK = Preflight(
     also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
     next=experiment,
 )
+REMEDIES = (*_advice(None), *OTHERS)

@@ -280,3 +280,6 @@ def experiment(case: Case) -> Experiment:
         },
     )
     return unasked(case, plain, *gloo)
+
+
+REMEDIES = _advice()

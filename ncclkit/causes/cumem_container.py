@@ -18,8 +18,7 @@ How to be sure
     NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on all ranks makes it start.
 
 What to do
-    docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per
-    machine; otherwise the two variables above, equal everywhere.
+    One container per machine serves as well.
 
 Read more
     NCCL user guide: NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE.  NCCL 2.24-2.29 release notes.
@@ -216,3 +215,6 @@ def experiment(case: Case) -> Experiment:
             "driver_too_old": ("same", "it fails in the same way"),
         },
     )
+
+
+REMEDIES = _advice()

@@ -300,8 +300,6 @@ def clip(text: str, limit: int = 6) -> list[str]:
 
 def _advice(advice: Advice) -> list[str]:
     lines = [f"   Do: {advice.do}"]
-    lines += [f"     {line}" for line in advice.exports]
-    lines += [f"     $ {advice.command}"] if advice.command else []
-    lines += [f"     {line}" for line in advice.code.splitlines()]
+    lines += [f"     {line}" for line in advice.to_copy]
     lines += [f"     Check: {advice.check}"] if advice.check else []
     return lines + ([f"     Risk: {advice.risk}"] if advice.risk else [])

@@ -15,8 +15,7 @@ How to be sure
     fsync, torch.save; /proc/PID/stack of the process in state D.
 
 What to do
-    Free or enlarge the file system, point caches to local disk (HF_HOME, TRITON_CACHE_DIR, TMPDIR),
-    write checkpoints asynchronously and sharded.
+    Enlarge the file system where nothing can go; write checkpoints asynchronously and sharded.
 
 Read more
     PyTorch docs: distributed checkpoint (async_save).  proc(5): process states.
@@ -376,3 +375,4 @@ CHECK = Preflight(
     also=("storage.*.path",),
     next=experiment,
 )
+REMEDIES = _advice()

@@ -17,8 +17,7 @@ How to be sure
     wheel has code for the GPU.
 
 What to do
-    Update the driver on the nodes, or install a wheel for an older CUDA (or one that still supports
-    the card); in a container, cuda-compat bridges one major version on data-centre GPUs.
+    In a container, cuda-compat bridges one major version on data-centre GPUs.
 
 Read more
     NVIDIA: CUDA compatibility guide.  PyTorch: previous versions, supported architectures.
@@ -328,3 +327,4 @@ CHECK = Preflight(
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
     next=experiment,
 )
+REMEDIES = (*_advice(False), *_advice(True), RELOAD)

@@ -18,8 +18,8 @@ How to be sure
     os.environ["CUDA_VISIBLE_DEVICES"]) on each rank.
 
 What to do
-    Set the device from LOCAL_RANK first thing, and pass device_id= to init_process_group.  Start as
-    many ranks per node as it has visible GPUs.
+    Pass device_id= to init_process_group, too, and start as many ranks per node as it has visible
+    GPUs.
 
 Read more
     PyTorch docs: init_process_group(device_id=...), torchrun LOCAL_RANK.
@@ -363,3 +363,4 @@ CHECK = Preflight(
     also=("gpu.*.mig",),
     next=experiment,
 )
+REMEDIES = (*_advice(), MODE, MIG)

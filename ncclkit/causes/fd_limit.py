@@ -15,9 +15,8 @@ How to be sure
     Inside the job: `ulimit -n` and `ls /proc/PID/fd | wc -l` for the failing rank shortly before.
 
 What to do
-    Raise the soft limit to the hard one in the job script (ulimit -n 65536), docker run --ulimit
-    nofile=65536, for Slurm LimitNOFILE in slurmd's unit or PropagateResourceLimits.  For data
-    loaders: torch.multiprocessing.set_sharing_strategy("file_system").
+    Slurm hands on the limit of slurmd's unit (LimitNOFILE), or that of your shell
+    (PropagateResourceLimits).
 
 Read more
     getrlimit(2); PyTorch docs: multiprocessing, sharing strategies.
@@ -271,3 +270,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = (*_advice(2), PROCESSES)

@@ -17,8 +17,7 @@ How to be sure
     collective, and destroy_process_group on every rank.
 
 What to do
-    Start processes with spawn or forkserver (or torchrun), touch CUDA only in the children,
-    initialise once, and end with a barrier and destroy_process_group on all ranks.
+    forkserver and torchrun serve as well as spawn; touch CUDA only in the children.
 
 Read more
     PyTorch docs: multiprocessing with CUDA; destroy_process_group.
@@ -216,3 +215,6 @@ def experiment(case: Case) -> Experiment:
         },
         {"version_mismatch": "they fail too", "gpu_hardware_error": "they fail too, on one GPU"},
     )
+
+
+REMEDIES = _advice()

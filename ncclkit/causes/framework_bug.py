@@ -16,8 +16,7 @@ How to be sure
     version of the framework, everything else equal.
 
 What to do
-    Search the framework's tracker for the innermost function of the traceback, upgrade or pin it,
-    switch the option off; report it with the Flight Recorder dumps.
+    Or pin an older release, or switch the option off; report it with the Flight Recorder dumps.
 
 Read more
     The framework's issue tracker and release notes.
@@ -168,7 +167,6 @@ def _known_inconsistency(case: Case) -> Finding | None:
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
             who = who_of(lines)
-            advice = replace(_advice(sign.name), do=f"{sign.do}.")
             certain = any(own_error(event) for event in lines)
             return found(
                 ID,
@@ -177,7 +175,7 @@ def _known_inconsistency(case: Case) -> Finding | None:
                 f" {sign.what}.",
                 pick(lines, limit=4),
                 ranks=ranks_in(lines),
-                advice=(advice,),
+                advice=(_advice_of_sign(sign),),
                 next=experiment(case),
             )
     return None
@@ -209,6 +207,15 @@ def _advice(name: str) -> Advice:
     )
 
 
+def _advice_of_sign(sign: Sign) -> Advice:
+    return replace(_advice(sign.name), do=f"{sign.do}.")
+
+
+def _remedy_of_sign(sign: Sign) -> Advice:
+    """The same for a page, which has to say when it helps."""
+    return replace(_advice(sign.name), do=f"{sign.name}, where {sign.what}: {sign.do}.")
+
+
 def experiment(case: Case) -> Experiment:
     """Run the same collective without the framework."""
     return minimal(
@@ -216,3 +223,6 @@ def experiment(case: Case) -> Experiment:
         {ID: "it does", "rank_exception": "it does: the error is the program's own"},
         {"nccl_bug": "it fails too", "p2p_broken": "it fails too"},
     )
+
+
+REMEDIES = (_advice("<package>"), *map(_remedy_of_sign, SIGNS))

@@ -18,7 +18,7 @@ How to be sure
     --format=csv` on every node while the job runs: equal cards must show equal numbers.
 
 What to do
-    Set the limit back to the default and unlock the clocks, on all nodes, and let the boot scripts
+    Set the limit back to the default and unlock the clocks on all nodes, and let the boot scripts
     do the same everywhere.
 
 Read more
@@ -106,12 +106,16 @@ def _host_risks(
 
 
 def _advice(gpus: Iterable[str], *options: str) -> Advice:
+    return _equal_limits(name_gpus(gpus), gpus, *options)
+
+
+def _equal_limits(named: str, gpus: Iterable[str], *options: str) -> Advice:
     commands = []
     for gpu in gpus:
         for option in options:
             commands.append(f"sudo nvidia-smi -i {gpu} {option}")
     return Advice(
-        f"Give {name_gpus(gpus)} the same limits as the others.",
+        f"Give {named} the same limits as the others.",
         command="; ".join(commands),
         why="Every collective waits for the rank that computes longest.",
         check="`nvidia-smi -q -d POWER,CLOCK` shows equal limits on all cards of all hosts.",
@@ -144,3 +148,4 @@ CHECK = Preflight(
     also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
     next=experiment,
 )
+REMEDIES = (_equal_limits("the GPU that differs", ("<gpu>",), "-pl <watts>", "-rgc", "-rac"),)

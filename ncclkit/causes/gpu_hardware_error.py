@@ -15,8 +15,8 @@ How to be sure
     job fail again whenever this GPU takes part?
 
 What to do
-    Drain the node.  Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then
-    watch the remapped rows; 119/120: reset or update the driver.
+    Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then watch the remapped
+    rows; 119/120: reset or update the driver.
 
 Read more
     NVIDIA: Xid errors; GPU memory error management.
@@ -348,3 +348,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = _advice("the GPU")

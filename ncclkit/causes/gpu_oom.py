@@ -17,9 +17,7 @@ How to be sure
     failing step: how much is reserved but not allocated?
 
 What to do
-    Lower the micro-batch or shard more, leave 1-2 GiB for NCCL, call
-    torch.cuda.set_device(local_rank) first, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
-    against fragmentation, and end left-over processes.
+    NCCL needs 1 to 2 GiB; expandable segments help against fragmentation.
 
 Read more
     PyTorch docs: Understanding CUDA memory usage.  NCCL user guide: NCCL_BUFFSIZE, memory of
@@ -247,3 +245,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders",),
     next=experiment,
 )
+REMEDIES = (*_advice(False), OWN)

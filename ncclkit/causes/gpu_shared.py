@@ -20,8 +20,8 @@ How to be sure
     computes.
 
 What to do
-    End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm
-    --gres=gpu:N with cgroup ConstrainDevices, Kubernetes nvidia.com/gpu without time slicing).
+    Ask the scheduler for whole GPUs: Slurm --gres=gpu:N with cgroup ConstrainDevices, Kubernetes
+    nvidia.com/gpu without time slicing.
 
 Read more
     https://docs.nvidia.com/deploy/mps/index.html (time slicing without MPS, compute modes)
@@ -180,3 +180,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,
 )
+REMEDIES = (_advice("<gpu>"),)

@@ -17,9 +17,7 @@ How to be sure
     `memory.events` of the cgroup (oom_kill), or `sacct -j JOB -o MaxRSS,State` (OUT_OF_MEMORY).
 
 What to do
-    Fewer data-loader workers and a smaller prefetch_factor, data in shared arrays or memory-mapped
-    files instead of Python objects, loading checkpoints on one rank at a time with mmap=True; or a
-    larger memory request.
+    Load checkpoints on one rank at a time with mmap=True.
 
 Read more
     PyTorch issue "DataLoader num_workers > 0 causes CPU memory replication"; kernel docs cgroup-v2
@@ -446,3 +444,4 @@ CHECK = Preflight(
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
     next=before_a_job,
 )
+REMEDIES = (_smaller_loader(""), _in_pieces("all of it"), MORE, SWAP)

@@ -16,8 +16,7 @@ How to be sure
     everywhere.
 
 What to do
-    Use an IP address for MASTER_ADDR or --rdzv-endpoint and give torchrun --local-addr; on one
-    machine use --standalone or localhost; or add the names of all nodes to /etc/hosts.
+    On one machine localhost serves, too.
 
 Read more
     PyTorch docs: torchrun --local-addr, --rdzv-endpoint.  hosts(5), nsswitch.conf(5).
@@ -519,3 +518,6 @@ def experiment(case: Case) -> Experiment:
         return meeting(case)
     question = "Do the job's names resolve to this machine, and does it answer at these addresses?"
     return unasked(case, limits(question, ID, "port_in_use"), meeting(case))
+
+
+REMEDIES = (*_advice("$MASTER_ADDR"), _name_gloo_interface(""), OWN_NAME)

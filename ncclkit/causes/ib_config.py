@@ -16,11 +16,6 @@ How to be sure
     `show_gids` (or ibv_devinfo -v) on both nodes: the entry in use must be a RoCE v2 IPv4 address
     of the same network. Does NCCL_IB_DISABLE=1 make the job work?
 
-What to do
-    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or newer (it chooses itself), or set the index of the
-    IPv4 RoCE v2 entry; restrict NCCL_IB_HCA to the cards of the compute network; NCCL_CROSS_NIC=0
-    where rails are separate.
-
 Read more
     NCCL user guide: NCCL_IB_GID_INDEX, NCCL_IB_HCA, NCCL_IB_TC, NCCL_CROSS_NIC.
 """
@@ -380,3 +375,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,
 )
+REMEDIES = (*_advice(True, False, ()), *_advice(False, True, ()), SAME_PORTS)

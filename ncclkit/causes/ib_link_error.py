@@ -16,8 +16,7 @@ How to be sure
     dmesg of its node at that second.  A pair test over exactly that link fails alone.
 
 What to do
-    Take the node or port out (NCCL_IB_HCA=^mlx5_4), have the cable or optic replaced;
-    NCCL_IB_TIMEOUT=22 bridges short flaps.
+    Have the cable or optic replaced.
 
 Read more
     NCCL user guide: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; Troubleshooting: InfiniBand.  ibdiagnet.
@@ -323,3 +322,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_HCA",),
     next=experiment,
 )
+REMEDIES = _advice("<card>")

@@ -16,8 +16,8 @@ How to be sure
     IB" on all ranks.
 
 What to do
-    docker run --device=/dev/infiniband --cap-add=IPC_LOCK (or the Kubernetes RDMA plugin), install
-    rdma-core in the image, correct NCCL_IB_HCA, unset NCCL_IB_DISABLE.
+    In Kubernetes the RDMA plugin takes the place of --device; install rdma-core in an image that
+    lacks libibverbs.
 
 Read more
     NCCL user guide: NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET.
@@ -322,3 +322,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,
 )
+REMEDIES = (*_advice(), UNSET)

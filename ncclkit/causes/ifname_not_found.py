@@ -17,9 +17,9 @@ How to be sure
     Compare the value with `ip -brief address` inside the container on the failing node.
 
 What to do
-    Set the variable to an interface that exists on every node, or unset it: the automatic choice is
-    right on most machines.  Where names differ, a common prefix ("en") or an exclusion
-    ("^lo,docker") serves NCCL; gloo needs the exact name per node.
+    The automatic choice is right on most machines.  Where names differ, a common prefix ("en") or
+    an exclusion ("^lo,docker") serves NCCL; gloo needs the exact name per node
+    (GLOO_SOCKET_IFNAME).
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME.  PyTorch docs: "Choosing the network interface to use"
@@ -382,3 +382,4 @@ def start(case: Case) -> Experiment:
 CHECK = Preflight(
     ID, reads=tuple(FILTERS), risks=_host_risks, fine="NCCL and gloo find an interface.", next=start
 )
+REMEDIES = (*_advice("NCCL_SOCKET_IFNAME", "", ["<interface>"]), ADDRESSED)

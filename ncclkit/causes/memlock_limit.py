@@ -13,8 +13,8 @@ How to be sure
     `ulimit -l` inside the job must print "unlimited".
 
 What to do
-    docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's
-    unit; on bare metal "* soft memlock unlimited" (and hard) in /etc/security/limits.conf.
+    On bare metal write "* soft memlock unlimited", and the same for hard, into
+    /etc/security/limits.conf.
 
 Read more
     NCCL user guide: Troubleshooting, InfiniBand.  getrlimit(2).
@@ -235,3 +235,4 @@ CHECK = Preflight(
     fine="This host has no RDMA card, or memory can be locked for it.",
     next=experiment,
 )
+REMEDIES = _advice()

@@ -289,3 +289,6 @@ def experiment(case: Case) -> Experiment:
     )
     # a job without NCCL has no NCCL protocol
     return unasked(case, *gloo, plain, *([simple] if gloo else []))
+
+
+REMEDIES = (SIMPLER,)

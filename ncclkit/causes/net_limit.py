@@ -20,8 +20,7 @@ How to be sure
     that fails.
 
 What to do
-    Raise the limit with sysctl on every host and write it into /etc/sysctl.d; take the ports of the
-    job out of connection tracking.
+    Take the ports of the job out of connection tracking.
 
 Read more
     https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3, somaxconn)
@@ -212,3 +211,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = tuple(_advice(*limit) for limit in RAISED.values())

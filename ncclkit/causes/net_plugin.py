@@ -15,8 +15,7 @@ How to be sure
     NCCL_NET_PLUGIN=none makes the job start; the log names the library that was loaded.
 
 What to do
-    Install the plugin that the fabric's vendor pairs with this NCCL version, or switch it off with
-    NCCL_NET_PLUGIN=none where it is not needed.
+    The fabric's vendor says which plugin fits which NCCL; leave it off where the fabric needs none.
 
 Read more
     NCCL user guide: NCCL_NET_PLUGIN; the plugin's own release notes (aws-ofi-nccl, google
@@ -229,3 +228,6 @@ def experiment(case: Case) -> Experiment:
             "version_mismatch": ("same", "it fails in the same way"),
         },
     )
+
+
+REMEDIES = _advice()

@@ -17,8 +17,7 @@ How to be sure
     ends.
 
 What to do
-    Repair the link; set an equal MTU on all hops; keep connection tracking out of the compute
-    network.
+    Repair the link; keep connection tracking out of the compute network.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, NCCL_SOCKET_NTHREADS; ip(8), nstat(8).
@@ -388,7 +387,7 @@ def _tested_paths(case: Case) -> Finding | None:
         names.update((link.src, link.dst))
     hosts = tuple(sorted(names))
     why = tuple(link.event for link in bad[:6])
-    advice = (_same_mtu(first),) if first.shrinks else _advice()
+    advice = (_same_mtu(first.mtu_own or 1500, first.over),) if first.shrinks else _advice()
     return found(
         ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case)
     )
@@ -459,10 +458,10 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _same_mtu(link: NetworkPath) -> Advice:
+def _same_mtu(largest: float, peer: str) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
-        command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
+        command=f"ip link show; ping -M do -s {largest - _tested.HEADERS:g} {peer}",
         why=(
             "A sender on the same network is not notified when a packet was too large; the packet"
             " is dropped."
@@ -725,4 +724,12 @@ HELD_BACK = Advice(
     ),
     check="`ncclkit connect HOST HOST` measures both directions alike, near what the link says.",
     risk="None, it only looks.",
+)
+REMEDIES = (
+    *_advice(),
+    PATH,
+    SIZES,
+    _same_mtu(1500, "<peer>"),
+    HELD_BACK,
+    WITHOUT_MESH,
 )

@@ -15,10 +15,6 @@ How to be sure
     `systemctl status nvidia-fabricmanager`; `nvidia-smi -q | grep -A2 Fabric` must say Completed /
     Success. NCCL_NVLS_ENABLE=0 makes an NVLS failure go away.
 
-What to do
-    Start the service at the driver's version and reset the GPUs (or reboot) after each restart of
-    it; until then NCCL_NVLS_ENABLE=0.
-
 Read more
     NVIDIA: Fabric Manager user guide; IMEX guide; NCCL user guide: NCCL_NVLS_ENABLE,
     NCCL_MNNVL_ENABLE.
@@ -249,3 +245,4 @@ CHECK = Preflight(
     also=("gpu.*.fabric.status",),
     next=experiment,
 )
+REMEDIES = _advice()

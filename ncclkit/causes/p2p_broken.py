@@ -17,8 +17,7 @@ How to be sure
     or tiny numbers in the P2P matrix says the same.
 
 What to do
-    Turn off ACS and the IOMMU (BIOS, or iommu=pt on the kernel command line); where that is
-    impossible set NCCL_P2P_DISABLE=1 and accept shared memory.
+    Pass-through is iommu=pt on the kernel command line.
 
 Read more
     NCCL user guide, Troubleshooting: PCI access control services (ACS), IOMMU, virtual machines.
@@ -453,3 +452,6 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
                 if a != b and direct * SLOWER < fast:
                     rows.append((fast / max(direct, 0.01), a, b, direct, fast))
     return rows
+
+
+REMEDIES = (*_advice(True), OWN)

@@ -15,9 +15,7 @@ How to be sure
     `ss -ltnp 'sport = :29500'` on that machine shows who listens.
 
 What to do
-    Let the system choose: torchrun --standalone, or --rdzv-endpoint=HOST:0 on one node; on a
-    cluster derive the port from the job id.  End a left-over process by its pid, after looking at
-    what it is.
+    One node may also give torchrun --rdzv-endpoint=HOST:0.
 
 Read more
     PyTorch docs: torchrun (--standalone, --rdzv-endpoint, --master-port).
@@ -215,3 +213,6 @@ def experiment(case: Case) -> Experiment:
         },
     )
     return unasked(case, limits(question, ID, "hostname_resolution"), other)
+
+
+REMEDIES = _advice(None, "train.py")

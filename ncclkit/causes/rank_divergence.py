@@ -19,9 +19,8 @@ How to be sure
     TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the first difference; over gloo it crashes.
 
 What to do
-    Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join
-    context), no collective under a rank condition, decisions taken on a value that all ranks have
-    reduced.
+    drop_last, a DistributedSampler or the Join context make the numbers of batches equal.  Take
+    decisions such as an early stop on a value that all ranks have reduced.
 
 Read more
     PyTorch: Join (uneven inputs), find_unused_parameters, Flight Recorder.
@@ -80,7 +79,7 @@ from ncclkit.analysis.waits import (
 )
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
-from ncclkit.causes._settings import compare_calls
+from ncclkit.causes._settings import PRINT_CALLS, compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
@@ -621,3 +620,6 @@ def _recording_experiment() -> Experiment:
 def experiment(case: Case) -> Experiment:
     """Run again with every call recorded."""
     return _recording_experiment()
+
+
+REMEDIES = (*_advice(Case()), PRINT_CALLS)

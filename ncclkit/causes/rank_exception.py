@@ -18,9 +18,9 @@ How to be sure
     the cause.
 
 What to do
-    Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that
-    torchrun's summary shows the traceback, and make sure that all ranks see the same data checks,
-    or agree on skipping a bad sample.
+    The distributed machinery is fine; torch's @record on main makes torchrun's summary show the
+    traceback.  Make sure that all ranks see the same data checks, or agree on skipping a bad
+    sample.
 
 Read more
     PyTorch: torch.distributed.elastic.multiprocessing.errors (the record decorator), torchrun error
@@ -382,3 +382,11 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "they fail too, on one GPU",
         },
     )
+
+
+REMEDIES = (
+    _fix_error("", "that rank"),
+    _record_traceback(),
+    TRACE,
+    _native_advice("the place that the stack names"),
+)

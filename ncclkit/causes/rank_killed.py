@@ -16,8 +16,7 @@ How to be sure
     describe pod`, `journalctl` around the second in which the log stops.
 
 What to do
-    After the job's time limit or a preemption: save checkpoints and requeue.  If it was memory: see
-    host_oom.
+    If it was memory: see host_oom.
 
 Read more
     Slurm: sbatch --time, --requeue, --signal.  signal(7).
@@ -398,3 +397,6 @@ def experiment(case: Case) -> Experiment:
             "rank_exception": ("same", "it fails in the same way, at the same line"),
         },
     )
+
+
+REMEDIES = (*_advice_on_sender(), DETACH)

@@ -16,8 +16,7 @@ How to be sure
     without a counterpart is the error.
 
 What to do
-    Put sends and receives that belong together into one batch_isend_irecv (NCCL group): their order
-    no longer matters.  Exchange split sizes before all_to_all.
+    batch_isend_irecv makes one NCCL group of them: their order no longer matters.
 
 Read more
     PyTorch docs: batch_isend_irecv.  NCCL user guide: point-to-point communication, group calls.
@@ -473,3 +472,6 @@ def _recording_experiment() -> Experiment:
             "slow_rank": "they pair and one of the two is late",
         },
     )
+
+
+REMEDIES = (*_advice(), SPLITS)

@@ -17,8 +17,7 @@ How to be sure
     at the call, the Flight Recorder afterwards.
 
 What to do
-    Pad or drop_last so that all ranks bring the same shape, exchange sizes first (all_gather of the
-    lengths), or exclude rank-local buffers from DDP (broadcast_buffers=False, or
+    Or exclude rank-local buffers from DDP (broadcast_buffers=False, or
     _ddp_params_and_buffers_to_ignore).
 
 Read more
@@ -62,7 +61,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
-from ncclkit.causes._settings import compare_calls
+from ncclkit.causes._settings import PRINT_CALLS, compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
@@ -391,3 +390,6 @@ def _recording_experiment() -> Experiment:
             "slow_rank": "no mismatch; one rank is missing",
         },
     )
+
+
+REMEDIES = (*_advice(Case()), PRINT_CALLS, ONE_MODEL)

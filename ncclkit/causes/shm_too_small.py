@@ -16,10 +16,6 @@ How to be sure
     `df -h /dev/shm` inside the container while the job starts.  The job runs with
     NCCL_SHM_DISABLE=1 (slower).
 
-What to do
-    Give the container more: docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an
-    emptyDir with medium: Memory on /dev/shm.  Remove stale /dev/shm/nccl-* files of killed jobs.
-
 Read more
     NCCL user guide, Troubleshooting: shared memory.  PyTorch docs: multiprocessing, docker images.
 """
@@ -318,3 +314,4 @@ CHECK = Preflight(
     fine="/dev/shm has room for NCCL and data-loader workers.",
     next=experiment,
 )
+REMEDIES = _advice(None)

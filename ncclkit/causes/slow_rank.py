@@ -20,10 +20,9 @@ How to be sure
     stuck instead, and this is not the cause.
 
 What to do
-    Take the long phase out of the path of the others: preprocess before the job starts or on all
-    ranks, keep the data position in the checkpoint, evaluate on all ranks, write checkpoints
-    asynchronously.  If the phase must stay, put a monitored barrier with its own long timeout
-    behind it, or raise the timeout of the process group.
+    Preprocess before the job starts or on all ranks, keep the data position in the checkpoint,
+    evaluate on all ranks, write checkpoints asynchronously.  If the phase must stay, put a
+    monitored barrier with its own long timeout behind it.
 
 Read more
     PyTorch: init_process_group(timeout), Flight Recorder tutorial,
@@ -64,7 +63,7 @@ from ncclkit.analysis.steps import NAMES, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
-from ncclkit.causes._resuming import keep_position
+from ncclkit.causes._resuming import advice_for_loader, keep_position
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -842,3 +841,4 @@ WITNESSES = (
     _symptom_alone,
 )
 """What hints at a rank where no call of it is known; asked after those, in this order."""
+REMEDIES = (*_advice(Case(), (), ""), advice_for_loader("", why=""))

@@ -20,9 +20,8 @@ How to be sure
     while no process runs ninja or nvcc: `find ~/.cache/torch_extensions -name lock -mmin +30`.
 
 What to do
-    Remove the lock file, or the folder of that extension so that it is compiled anew; compile once
-    before the job starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of
-    each node.
+    Or remove the folder of that extension, so that it is compiled anew; compile once before the job
+    starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of each node.
 
 Read more
     https://github.com/pytorch/pytorch/blob/main/torch/utils/file_baton.py
@@ -243,3 +242,4 @@ CHECK = Preflight(
     fine="The folder of torch's extensions holds no lock file.",
     next=experiment,
 )
+REMEDIES = _advice("")

@@ -18,8 +18,7 @@ How to be sure
     means that no process listens; no answer means a firewall or a wrong route.
 
 What to do
-    Use an address of the first node that the others can reach, open the port between the nodes,
-    start the first node first or raise the store timeout, and give the same endpoint to every node.
+    Open the port between the nodes; start the first node first, or raise the store timeout.
 
 Read more
     PyTorch docs: torchrun rendezvous, TCPStore.  torch.distributed environment variables
@@ -365,3 +364,6 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Check whether the ranks can meet."""
     return meeting(case)
+
+
+REMEDIES = _advice(None, None)

@@ -15,8 +15,8 @@ How to be sure
     there is never any progress it is a hang, and a longer timeout only hides it.
 
 What to do
-    Set the timeout above the longest legitimate phase (twice its measured time), or give that phase
-    a group of its own with a long timeout and keep the short one for training.
+    The timeout must exceed the longest legitimate phase: twice its measured time.  Or give that
+    phase a group of its own with a long timeout, and keep the short one for training.
 
 Read more
     PyTorch docs: init_process_group(timeout), new_group(timeout).
@@ -330,3 +330,12 @@ def experiment(case: Case) -> Experiment:
             "network_loss": ("same", "no rank makes progress"),
         },
     )
+
+
+REMEDIES = (
+    MEASURE,
+    *raise_timeout(Case(), "It must exceed the longest legitimate phase of any rank."),
+    EACH_GROUP,
+    CACHE,
+    PING,
+)

@@ -17,8 +17,7 @@ How to be sure
     every node.
 
 What to do
-    One container image or environment for all nodes; remove the second libnccl from
-    LD_LIBRARY_PATH, or import torch first.
+    Remove the second libnccl from LD_LIBRARY_PATH, or import torch first.
 
 Read more
     PyTorch release notes: bundled NCCL versions.  ld.so(8): search order.
@@ -440,3 +439,4 @@ CHECK = Preflight(
     also=("software.nccl.built",),
     next=experiment,
 )
+REMEDIES = (*_advice(), _one_release("<package>", "<version>"))

@@ -16,9 +16,7 @@ How to be sure
     WORLD_SIZE, LOCAL_RANK, MASTER_ADDR.
 
 What to do
-    Start all ranks through one launcher (torchrun with equal --nnodes and --nproc-per-node on every
-    node, or srun), do not set RANK and WORLD_SIZE by hand, and look at the node that never joined:
-    its own first error is the cause.
+    Do not set RANK and WORLD_SIZE by hand; srun alone may start all ranks as well.
 
 Read more
     PyTorch docs: torchrun, environment variable initialization.
@@ -472,3 +470,6 @@ def _minimal_experiment() -> Experiment:
             "hostname_resolution": "they do not meet either",
         },
     )
+
+
+REMEDIES = _advice()

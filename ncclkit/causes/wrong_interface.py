@@ -15,8 +15,7 @@ How to be sure
     Look at the interface and address each node prints, and ping that address from another node.
 
 What to do
-    Name the interface that connects the nodes on all of them: NCCL_SOCKET_IFNAME=eth0 (prefix) or
-    exclude the others (^docker,lo,virbr,veth), and GLOO_SOCKET_IFNAME=eth0 (exact) for gloo.
+    NCCL_SOCKET_IFNAME takes prefixes, GLOO_SOCKET_IFNAME exact names.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, IP network interfaces.  PyTorch docs: common environment
@@ -536,3 +535,11 @@ def experiment(case: Case) -> Experiment:
             "store_unreachable": ("same", "they do not meet"),
         },
     )
+
+
+REMEDIES = (
+    _advice(""),
+    _for_gloo("<interface>", asked=False),
+    _name_interface("<interface>"),
+    _give_address("the host"),
+)
