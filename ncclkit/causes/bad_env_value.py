@@ -106,6 +106,7 @@ def _not_allowed(case: Case) -> Finding | None:
         return None
     refused, (first, row) = _complaints_of_nccl(case), wrong[0]
     strength: Strength = "likely"
+    # of a job that failed the odd value may be innocent: NCCL mostly ignores what it does not know
     if refused or not (failed(case) or _job_hangs(case)):
         strength = "proven"
     say = (
@@ -131,6 +132,7 @@ def _job_hangs(case: Case) -> bool:
 
 def _refused_by_library(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
+    # torch and others raise at import where NCCL would only ignore the value
     for event in messages(case):
         variable = REFUSAL.search(event.text) or _not_a_number(event)
         if variable:
@@ -173,6 +175,7 @@ def _nothing_to_choose(case: Case) -> Finding | None:
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
     names = {name for _, name, value in _settings_of_job(case) if limiting(name, value)}
     strength: Strength = "likely"
+    # one *_DISABLE alone leaves other transports to choose from
     if names & {*LIMITS} or len(names) > 1:
         strength = "proven"
     advice = _advice(*_limiting_variables(case))
@@ -211,9 +214,11 @@ def _rejected_value(case: Case) -> Finding | None:
     name = next(
         (m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), ""
     )
+    # two messages speak of the file, or of the network, without the variable
     name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
     say = f"NCCL rejects the value of {name}{on(lines[0].host)}."
     strength: Strength = "likely"
+    # an INFO line says that NCCL went on with its default
     if infos and failed(case):
         strength = "possible"
     return found(
@@ -238,6 +243,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     ifname_not_found).
     """
     for row in host.value("env.problems") or ():
+        # an interface that does not exist is ifname_not_found
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
             say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
             facts = [host.fact(f"env.{row['name']}") or host.fact("env.problems")]
@@ -275,6 +281,7 @@ def _advice(*names: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """The same job without the variables in question."""
+    # where no variable is known to be odd, those that may leave nothing to choose
     names = _limiting_variables(case) or list(LIMITS)
     return experiment_of(
         f"Does the job start without {', '.join(names)}?",

@@ -71,6 +71,7 @@ def _certain_offset(link: NetworkPath) -> float:
     """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is
     unknown.
     """
+    # an offset counts only as far as it exceeds its own uncertainty
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
     if least >= APART:
         return least
@@ -87,6 +88,7 @@ def _measured_offset(case: Case) -> Finding | None:
         return None
     worst = off[0]
     pairs = {frozenset((link.src, link.dst)) for link in off}
+    # the offset is of the far clock against the near one
     if (worst.offset or 0) > 0:
         ahead, behind = worst.dst, worst.src
     else:
@@ -118,6 +120,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact = host.fact("host.clock.synced")
     nodes = host.number("env.SLURM_NNODES") or 1
+    # a clock that nobody corrects harms a job of one host in nothing
     if fact and fact.value is False and nodes > 1:
         say = (
             "no time service is known to synchronise the clock; at an offset of seconds the logs of"

@@ -131,6 +131,7 @@ def _point_to_point(case: Case) -> Finding | None:
     communicators.
     """
     calls = [event for event in case.of(NcclOp) if event.data.op in ("Send", "Recv")]
+    # NCCL's list of calls accuses nobody of a job that went on
     if not calls or case.of(NcclDestroy):
         return None
     # a pointer names a communicator within its process only
@@ -138,6 +139,7 @@ def _point_to_point(case: Case) -> Finding | None:
     for event in calls:
         by_process.setdefault((event.host, event.pid), set()).add(event.data.comm)
     most = max(map(len, by_process.values()))
+    # one communicator alone has one order, and its process ended by itself
     if most == 1 and rank_states(case).ended:
         return None
     on = "on one communicator"
@@ -220,9 +222,11 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
     members = set(rank_states(case).members)
     whole = {}
     for call, events in calls.items():
+        # a rank that is missing would be the reason by itself
         if len(members) > 1 and {*ranks_in(events)} == members:
             whole[call] = events
     names = Counter(name for name, _ in whole)
+    # a group of which two calls seem to run at once is several groups of one name
     return {name: events for (name, _), events in whole.items() if names[name] == 1}
 
 
@@ -242,6 +246,7 @@ def _two_groups(case: Case) -> Finding | None:
         if is_wait(event):
             sides.setdefault(name, []).append(event)
     if named:
+        # where groups have names, lines without one may be of any of them
         nameless = []
     else:
         nameless = waits
@@ -274,6 +279,7 @@ def _crossed_gaps(gaps: list[Event]) -> list[Event]:
         else:
             back = set()
         crossing = (gaps[place] for place in sorted(theirs & back))
+        # within one group two gaps are the same wait, seen twice
         two = next((gap for gap in crossing if gap.data.group != one.data.group), None)
         if two is not None:
             return [one, two]

@@ -75,6 +75,7 @@ def _one_core(case: Case) -> Finding | None:
         if event.data.cpus == 1:
             held[event.host, str(event.data.mask)][event.data.gpu] = event
     (host, mask), most = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
+    # one rank on one core may be meant so
     if len(most) < 2:
         return None
     lines = [*most.values()]
@@ -114,6 +115,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         own = frozenset()
     for name, binds in BINDS.items():
         fact = host.fact(f"env.{name}")
+        # with one core there is nothing to choose, and one rank may have it to itself
         if fact and binds.match(str(fact.value)) and host.ranks > 1 and len(own) > 1:
             say = (
                 f"{name}={fact.value} is set; each of {host.ranks} ranks would bind itself to CPU"
@@ -140,6 +142,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
     """GPUs whose nearest CPUs this process may not use, while it may use CPUs near other GPUs."""
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
+    # no core near these GPUs, though near others: the mask is of one socket
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
     if far:
         mask = host.fact("cpu.affinity")

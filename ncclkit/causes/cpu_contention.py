@@ -165,13 +165,16 @@ def _short_of_cores(case: Case) -> Finding | None:
         if isinstance(fact.value, (int, float)) and fact.value >= PRESSED:
             busy.append(fact)
     queued = []
+    # a short wait is the ordinary turn of the scheduler
     if rows and waited >= max(1.0, ran / 2):
         queued = list(rows.values())
     own = sum(int(event.data.processes) for event in rows.values())
+    # between hosts the network bounds the speed long before the cores do
     if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
         return None
     cores = max((int(event.data.cores) for event in rows.values()), default=0)
     who = "more processes than cores want them"
+    # they fit, so somebody else was on the cores
     if own <= cores:
         who = "other processes use these cores"
     say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
@@ -224,6 +227,7 @@ def _of_steps(case: Case) -> Finding | None:
             on_host.setdefault(event.host, []).append(event)
     for host, fact in cores.items():
         here = on_host.get(host, [])
+        # the rank itself needs a core as well
         count = sum(1 + workers[event.rank] for event in here)
         if count > fact.value:
             say = (
@@ -341,6 +345,7 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
 
     The load is of the whole host, whatever part of it is ours.
     """
+    # the load counts processes of the whole host, also outside of our cgroup
     cores = host.number("cpu.total") or host.number("cpu.usable")
     loads = host.value("cpu.load")
     load = None
@@ -351,6 +356,7 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
         cores is None
         or load is None
         or load < CROWDED * cores
+        # processes that wait for storage count in the load, and want no core
         or (pressure is not None and pressure < PRESSED)
     ):
         return
@@ -377,6 +383,7 @@ def shared_cores(case: Case) -> Finding | None:
         folder = last[0].path.rpartition("/")[0]
     shared = []
     for event in case.of(TelemetryOthers):
+        # an older test of the same case says nothing of this one
         if event.path.rpartition("/")[0] == folder and crowded(event):
             shared.append(event)
     if not shared or last[0].data.reason != "done":

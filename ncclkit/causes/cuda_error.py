@@ -89,6 +89,7 @@ OTHERS = (
     "StreamCapture",
 )
 """CUDA errors that belong to another cause."""
+# words of libraries on CUDA, too: cuBLAS and cuDNN report what their kernels did
 FAULTS = (
     "illegal memory access",
     "device-side assert",
@@ -132,6 +133,7 @@ def _own_error(case: Case) -> Finding | None:
     ordered = in_order(lines)
     # the context is gone after the first error: every later call, on any thread, repeats it
     first = ordered[0]
+    # the first line may stand in a log without ranks
     ranks = ranks_in([first]) or ranks_in(ordered)
     error = _name_of_error(first)
     where = f"{name_ranks(ranks)}{on(first.host)}"

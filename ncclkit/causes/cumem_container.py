@@ -158,6 +158,7 @@ def _host_buffers(case: Case) -> list[Event]:
     at the host's buffers.
     """
     versions = [version for e in case.of(NcclVersion) if (version := _version_numbers(e))]
+    # an older NCCL registers memory of /dev/shm, where the same error has other reasons
     if not versions or max(versions) < HOST_BUFFERS:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
@@ -165,6 +166,7 @@ def _host_buffers(case: Case) -> list[Event]:
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
     below = []
     for pair in reported:
+        # the same CUDA error below another transport is of another kind
         if "shm.cc" in str(pair[1].data.file):
             for event in pair:
                 below.append(event)

@@ -173,17 +173,20 @@ def _in_storage_call(case: Case) -> Finding | None:
     waiting = rank_states(case).waiting
     slow = {}
     for rank, stack in stacks(case).items():
+        # a rank that waits in a collective had come: storage keeps it from nothing
         if _in_storage(stack) and rank not in waiting:
             slow[rank] = stack
     seen = positions_of_case(case)
     stack_of_rank = {}
     for rank, stack in slow.items():
+        # of a running job it is told from more than one stack where a rank stands
         if rank not in seen:
             stack_of_rank[rank] = stack
     slow = stack_of_rank
     for rank, stand in seen.items():
         if stand.waits_for == FILE:
             slow[rank] = stand.lines[-1]
+    # more ranks in storage than waiting are the ordinary save of a checkpoint on all
     if not 0 < len(slow) <= len(waiting):
         return None
     now = []
@@ -251,6 +254,7 @@ def _waits_for_data(event: Event) -> bool:
     steps = [row for row in event.data.steps if row.get("loading") is not None]
     waited = sum(row["parts"]["data"] for row in steps)
     computed = sum(row["loading"] for row in steps)
+    # with workers the CPU time of the rank says nothing of the loading
     own = bool(event.data.loaders) and not any(loader[0] for loader in event.data.loaders)
     return (
         own
@@ -318,6 +322,7 @@ def _shared_memory(event: Event) -> bool:
 
 
 def _in_storage(stack: Event) -> bool:
+    # further out every training loop is inside of some file of these
     inner = stack.data.frames[:4]
     for frame in inner:
         if frame.get("func") in CALLS or any(
@@ -333,6 +338,7 @@ def _local_folder(case: Case) -> str:
     for (host, name), kind in facts.items():
         head, _, last = name.rpartition(".")
         room = number(facts.get((host, f"{head}.free")))
+        # a network file system may be what stalls
         if last == "type" and kind in LOCAL and room is not None and room > SCARCE:
             return str(facts.get((host, f"{head}.path")) or "")
     return ""

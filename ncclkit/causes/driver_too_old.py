@@ -231,6 +231,7 @@ def _by_table(case: Case) -> Finding | None:
 
 def _is_warning(event: Event) -> bool:
     """True for a warning after which torch goes on, on the CPU or on another GPU."""
+    # torch falls back after a warning, and raises after an error
     return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
         event.kind != "python.exception"
     )
@@ -242,6 +243,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     driver, library, cuda = (
         str(host.value(name) or "") for name in ("gpu.driver", "gpu.library", "software.torch.cuda")
     )
+    # the tools compare themselves with the kernel module, and so can we where they do not say
     mismatch = smi is not None and (
         "version mismatch" in smi.why or (driver != library and bool(driver and library))
     )
@@ -253,6 +255,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         )
         yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
     major, branch = (whole_number(text.partition(".")[0]) or 0 for text in (cuda, driver))
+    # a container may bring cuda-compat, which no fact shows: hence "unless"
     if branch and branch < drivers().get(major, 0):
         say = (
             f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and"

@@ -172,6 +172,7 @@ def _busy_gpu(case: Case) -> Finding | None:
 
 def _vague_refusal(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
+    # with NCCL's last error, or its warnings, the reason would be said
     lines = [e for e in matching(case.of(C10dError), "invalid usage") if not e.data.last_error]
     if not lines or case.of(NcclWarn):
         return None
@@ -187,6 +188,7 @@ def _guessed_gpu(case: Case) -> Finding | None:
     """The first barrier hangs after PyTorch had to guess the GPU."""
     guessed = case.of(C10dDeviceUnknown)
     waits = case.of(C10dTimeout)
+    # PyTorch guesses rightly where ranks and GPUs are as many: only a hang makes it a sign
     if not guessed or not waits or case.of(NcclDestroy):
         return None
     say = (
@@ -211,9 +213,11 @@ def _same_bus(case: Case) -> list[Event]:
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of(NcclInit):
         data = event.data
+        # a split communicator has its parent's GPUs
         seen = data.bus and event.host and not data.parent
         if seen and data.rank is not None and (data.rank, data.comm_id) not in came:
             places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
+    # two starts of one job give each GPU two ranks; only one communicator's lines can be compared
     if _started_twice(case):
         ranks_of_place = {}
         for place, ranks in places.items():
@@ -237,6 +241,7 @@ def _started_twice(case: Case) -> bool:
     """
     pids: dict[object, set[int | None]] = defaultdict(set)
     for event in case.of(NcclInit):
+        # a pid is of a process, whatever a log calls its rank
         pids[event.host, event.data.rank].add(event.pid)
     return any(len(group) > 1 for group in pids.values())
 

@@ -170,6 +170,7 @@ def _open_file_risks(host: HostFacts) -> Iterator[Risk]:
             f" {need.words.rstrip('.')}"
         )
         yield Risk(say, facts, advice, "likely")
+    # enough for the ranks themselves, but data loaders share each tensor by a descriptor
     elif limit <= LOW and host.gpu_count > 1:
         say += "that suffices for small jobs, but many ranks or data-loader workers would exceed it"
         yield Risk(say, facts, advice)
@@ -193,6 +194,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _advice(ranks: int) -> tuple[Advice, ...]:
     need = budgets.descriptors(max(2, ranks))
     # a power of two, with room for data-loader workers
+    # 65536 is what most systems allow without an administrator
     limit = 1 << max(16, int(need.value).bit_length())
     return (
         Advice(

@@ -108,6 +108,7 @@ def _reported_order(case: Case) -> Finding | None:
     strength: Strength = "likely"
     if certain:
         strength = "proven"
+    # a program that cleans up after a failed start finds no process group: that is a consequence
     if not fork and len(certain) == len(lines) and _after_another(case, lines):
         strength = "possible"
     what = "started processes or used a process group too early or too late"
@@ -115,6 +116,7 @@ def _reported_order(case: Case) -> Finding | None:
         what = "used CUDA in a process that was forked after the parent had used it"
     ranks = ranks_in(lines)
     who = who_of(lines)
+    # CUDA itself says that the process was forked
     if strength == "proven" and fork:
         ask_it = None
     else:
@@ -129,6 +131,7 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 
     Empty for a rank whose log begins with the missing group.
     """
+    # the earliest of these lines in each file stays in the dict
     first = {event.path: event.line for event in reversed(in_order(lines))}
     kinds = (
         "python.exception",
@@ -151,6 +154,7 @@ def _stuck_teardown(case: Case) -> Finding | None:
     states = rank_states(case)
     lines: list[Event] = case.of(C10dMonitor, what="abort")
     lines += [e for e in case.of(Stack) if inside(e, *ENDING)]
+    # after a failure the end of a group hangs because of that
     if not lines or states.waiting or states.dead or case.of(C10dError):
         return None
     say = f"{who_of(lines)} did not return from destroying a process group: another rank still "

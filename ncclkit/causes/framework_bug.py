@@ -167,6 +167,7 @@ def _known_inconsistency(case: Case) -> Finding | None:
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
             who = who_of(lines)
+            # an error that only reports another rank's may quote such words
             certain = any(own_error(event) for event in lines)
             return found(
                 ID,
@@ -187,6 +188,7 @@ def _innermost_framework(event: Event) -> str:
     "" where the user's code is among the last frames.
     """
     frames = event.data.frames or []
+    # a callback of the program may stand right below the framework's own frame
     inner = frames[-3:]
     match = None
     if inner:

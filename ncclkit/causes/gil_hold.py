@@ -126,6 +126,7 @@ def _live_holder(case: Case) -> Finding | None:
         outside.update(gap.data.missing)
     held = []
     for rank, stand in positions_of_case(case).items():
+        # a rank inside the collective holds the lock rightly while it launches
         if stand.waits_for == HOLDS_GIL and rank in outside:
             held.append(stand)
     if not held:
@@ -149,6 +150,7 @@ def _unresponsive_rank(case: Case) -> Finding | None:
         ranks = set()
         for rank in UNANSWERED.findall(str(end.data.say)):
             ranks.add(int(rank))
+        # a stopped process answers no signal either, and holds nothing
         silent = ranks - held_by_signal.keys()
         for rank, stack in known.items() if silent else ():
             if rank in silent:

@@ -75,6 +75,7 @@ def _host_risks(
     for gpu, fact in host.gpus("power.limit").items():
         most = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0)
         value = number(fact.value) or 0.0
+        # boards of one model differ by some watts from the factory
         if 0 < value < SLACK * most:
             low[value, most][gpu] = fact
     for (value, most), facts in low.items():
@@ -91,6 +92,7 @@ def _host_risks(
             gpus=tuple(facts),
         )
     held = {gpu: fact for gpu, fact in host.gpus("throttle").items() if SET in (fact.value or ())}
+    # where all GPUs are locked alike nobody waits for one
     if held and len(held) < host.gpu_count:
         say = (
             f"{name_gpus(held)}: a setting limits the clocks ({SET}), but not those of the other"

@@ -165,6 +165,7 @@ def _from_stages(case: Case) -> Finding | None:
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
+    # the tools talk to every GPU: one that is stuck holds them up
     if smi and smi.value in ("hung", "breaks off"):
         does = "does not answer"
         if smi.value == "breaks off":
@@ -199,6 +200,7 @@ def _links_down(host: HostFacts) -> Iterator[Risk]:
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
     for gpu, fact in host.gpus("nvlink.links").items():
         links = number(fact.value) or 0
+        # the GPU's own list of speeds counts its links, also those that are down
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
         if links < all_of_it:
             say = (

@@ -140,6 +140,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     for gpu, fact in host.gpus("memory.free").items():
         total = host.number(f"gpu.{gpu}.memory.total")
         free = number(fact.value)
+        # a desktop takes some memory of one GPU
         if not total or free is None or free > (1 - TAKEN) * total:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
@@ -171,6 +172,7 @@ def _request_in_words(event: Event) -> str:
         if data.free:
             free = f" and {_size_in_words(data.free)}{of} was free"
         return f"it asked for {_size_in_words(data.tried)}{free}"
+    # NCCL allocates outside of PyTorch's cache, and knows no sizes in its message
     if event.kind.startswith(("nccl", "c10d")):
         return "NCCL could not allocate its buffers because the program had taken the memory"
     return "an allocation was refused"

@@ -109,6 +109,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             if isinstance(row, dict):
                 process_names.append(_process_in_words(row))
         by = ", ".join(process_names)
+        # a rank would not be slow there, it would be refused
         if by and mode and mode.value == "Exclusive_Process":
             say = (
                 f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there"

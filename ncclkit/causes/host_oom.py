@@ -107,6 +107,7 @@ def _refused_allocation(case: Case) -> Finding | None:
     errors = case.of(SystemFault)
     workers = []
     for event in errors:
+        # a worker that died of a bus error ran out of /dev/shm (shm_too_small)
         if event.data.what == "dataloader_killed" and not matching([event], "bus error", "segm"):
             workers.append(event)
     refused: list[Event] = [e for e in errors if e.data.what == "host_memory"]
@@ -180,6 +181,7 @@ def _silent_kill(case: Case) -> Finding | None:
 
 def _swapping_host(case: Case) -> Finding | None:
     """A rank was late on a host that is short of memory."""
+    # a host that swaps on slow storage may hang for an hour and kill nobody
     stalled = case.of("c10d.timeout", "gloo.timeout", "c10d.unique_id")
     short = _shortage_facts(case)
     if not short or not stalled:
@@ -214,6 +216,7 @@ def _shortage_facts(case: Case) -> list[Fact]:
     swaps = []
     for fact in case.facts_of("memory.swap"):
         for row in fact.value or ():
+            # half of the swap in use is more than what is parked there for good
             if 2 * (row.get("used") or 0) > row["size"]:
                 swaps.append(fact)
     return of_job_hosts(case, kills + low + swaps)
@@ -226,6 +229,7 @@ def _reported_oom(case: Case) -> Finding | None:
     if not reported:
         return None
     killed = _killed_processes(case)
+    # the kernel knows processes, not ranks: other lines of the same pid say which rank it was
     pids = {e.pid or _killed_process(e) for e in reported}
     reporting_ranks = set()
     for event in case.events:
@@ -256,6 +260,7 @@ def _reported_oom(case: Case) -> Finding | None:
         f" memory{limit}; the other ranks only lost their peer."
     )
     strength: Strength = "proven"
+    # on a shared machine the OOM killer may have ended somebody else's process
     if _of_another_job(case, first, ranks, killed):
         strength = "likely"
     why = pick(reported, killed)
@@ -305,6 +310,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         host, room, host.fact("limits.cgroup.memory" if capped else "memory.total")
     )
     ranks = host.ranks or 2
+    # CUDA's libraries and contexts take more than the program itself
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
         what = "the memory"
@@ -363,6 +369,7 @@ def before_a_job(case: Case) -> Experiment:
     for fact in case.facts_of("memory.swap"):
         for row in fact.value or ():
             areas.append(row)
+    # what is free now explains no past job, and not where the swap lies
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)
     return limits(

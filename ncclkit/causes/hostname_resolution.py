@@ -131,6 +131,7 @@ def _resolver_error(case: Case) -> Finding | None:
         return None
     gave_up = case.of(StoreConnectTimeout)
     strength: Strength = "likely"
+    # a single refusal may be a server that starts later
     if gave_up or len(lines) + lines[0].count > 2:
         strength = "proven"
     only_ipv6 = all("IPv6 network addresses" in e.text for e in lines)
@@ -138,6 +139,7 @@ def _resolver_error(case: Case) -> Finding | None:
         strength = "possible"
         if gave_up:
             strength = "likely"
+    # the ranks met nevertheless
     if case.of(NcclInit, C10dTimeout):
         strength = "possible"
     name = next(filter(None, map(_name_asked, lines)), "")
@@ -184,7 +186,9 @@ def _unresolved(case: Case) -> list[Event]:
     tried = set()
     for event in asked:
         if event.data.port:
+            # a client that was refused at an address had resolved the name
             tried.add(event.data.port)
+    # torch only wants to print the name of a peer there
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     over = set()
     for event in lines:
@@ -202,6 +206,7 @@ def _unresolved(case: Case) -> list[Event]:
 def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
+    # what NCCL tries only between ranks of one machine
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
     mixed += case.of(NcclChannel, via="SHM") if failed(case) else []
     if not lines or not mixed:
@@ -269,6 +274,7 @@ def _announced_loopback(case: Case) -> Finding | None:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
     who = who_of([first])
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
+    # on one host a loopback address reaches all ranks
     if hosts and len(_all_hosts(case)) > 1:
         strength: Strength = "proven"
     elif hosts:
@@ -311,6 +317,7 @@ def _resolves_to_itself(case: Case) -> Finding | None:
         return None
     own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
     timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
+    # a store asked for at 127.x is on the own host
     local = [e for e in timeouts if _host_asked(e).startswith("127.")]
     if not local and not (own and timeouts):
         return None
@@ -426,6 +433,7 @@ def _failed_without_address(case: Case) -> Finding | None:
         "connect() timed out",
         "connection to the C10d store",
     )
+    # gloo before it names the address says only that it could not connect
     unnamed = [e for e in case.of(GlooConnect) if not e.data.address]
     if unnamed:
         say = (
@@ -477,6 +485,7 @@ def _misnamed_hosts(case: Case) -> set[str]:
             named.append(fact)
     hosts = set()
     for fact in named:
+        # an old entry of DNS, or digits that are read as an address
         if not having[fact.host] & {address.split("%")[0] for address in fact.value}:
             hosts.add(fact.host)
     return hosts
