@@ -177,7 +177,7 @@ def _program_xids(case: Case) -> list[Event]:
 
 def _name_of_error(event: Event) -> str:
     """The error in CUDA's words, as far as the line has them."""
-    told = ""
+    told: str | None = ""
     if isinstance(event.data, (CudaError, NcclWarn)):
         told = event.data.error
     if told:

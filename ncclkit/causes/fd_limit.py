@@ -194,7 +194,6 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _advice(ranks: int) -> tuple[Advice, ...]:
     need = budgets.descriptors(max(2, ranks))
     # a power of two, with room for data-loader workers
-    # 65536 is what most systems allow without an administrator
     limit = 1 << max(16, int(need.value).bit_length())
     return (
         Advice(

@@ -126,7 +126,7 @@ def _live_holder(case: Case) -> Finding | None:
         outside.update(gap.data.missing)
     held = []
     for rank, stand in positions_of_case(case).items():
-        # a rank inside the collective holds the lock rightly while it launches
+        # others wait for it: a rank may hold the lock for a moment at any time
         if stand.waits_for == HOLDS_GIL and rank in outside:
             held.append(stand)
     if not held:

@@ -200,7 +200,6 @@ def _links_down(host: HostFacts) -> Iterator[Risk]:
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
     for gpu, fact in host.gpus("nvlink.links").items():
         links = number(fact.value) or 0
-        # the GPU's own list of speeds counts its links, also those that are down
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
         if links < all_of_it:
             say = (

@@ -172,7 +172,7 @@ def _request_in_words(event: Event) -> str:
         if data.free:
             free = f" and {_size_in_words(data.free)}{of} was free"
         return f"it asked for {_size_in_words(data.tried)}{free}"
-    # NCCL allocates outside of PyTorch's cache, and knows no sizes in its message
+    # NCCL allocates outside of PyTorch's cache, which holds the memory
     if event.kind.startswith(("nccl", "c10d")):
         return "NCCL could not allocate its buffers because the program had taken the memory"
     return "an allocation was refused"

@@ -216,7 +216,6 @@ def _shortage_facts(case: Case) -> list[Fact]:
     swaps = []
     for fact in case.facts_of("memory.swap"):
         for row in fact.value or ():
-            # half of the swap in use is more than what is parked there for good
             if 2 * (row.get("used") or 0) > row["size"]:
                 swaps.append(fact)
     return of_job_hosts(case, kills + low + swaps)

@@ -104,6 +104,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     index = host.number("env.NCCL_IB_GID_INDEX")
     fact = host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
+        # InfiniBand has one usable GID; only Ethernet ports have a table of different kinds
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
             continue
         row = next((row for row in port.get("gids") or () if row.get("index") == index), None)
@@ -135,6 +136,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _memory_refused(case: Case) -> Finding | None:
     """The card refused to register GPU memory."""
     lines = [e for e in family(case, "ib_setup") if str(e.data.call).startswith("ibv_reg_")]
+    # no memory to lock is memlock_limit
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
         return None
@@ -153,8 +155,10 @@ def _first_packets(case: Case) -> Finding | None:
     """
     early = []
     for event in family(case, "ib_completion"):
+        # routed GIDs reached each other: then it is a link or a peer that died (ib_link_error)
         if event.data.status in (12, 4) and not event.data.routed:
             early.append(event)
+    # whatever worked once had the right addresses
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of(C10dTimeout) if (e.data.seq or 0) > EARLY]
     starts = []
@@ -163,6 +167,7 @@ def _first_packets(case: Case) -> Finding | None:
     begun = starts + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data.status == 4):
         return None
+    # the card itself was refused memory, no packet was lost
     memory = early[0].data.status == 4
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     what = (
@@ -191,9 +196,11 @@ def _different_ports(case: Case) -> Finding | None:
     """Hosts list different cards, or a channel joins a port of InfiniBand with one of Ethernet."""
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}
+    # a host with InfiniBand and one with Ethernet cannot join their n-th ports
     layers = {host: link_layers(devices) for host, devices in lists.items()}
     if (
         len(lists) < 2
+        # hosts may differ in cards and work
         or case.of("progress", "job.done")
         or not (failed(case) or family(case, "ib_completion"))
     ):
@@ -258,6 +265,7 @@ def _setup_failed(case: Case) -> Finding | None:
         if matching([first], "invalid argument")
         else 0
     )
+    # NCCL compares both ends before it connects
     mixed = matching([first], "link_layer", "incompatible devices")
     if mixed:
         why = "its cards mix InfiniBand and Ethernet"
@@ -267,6 +275,7 @@ def _setup_failed(case: Case) -> Finding | None:
     say = (
         f"{who_of(setup, first.host)} could not connect over {device or 'InfiniBand/RoCE'}: {why}."
     )
+    # a port that is down cannot be set up either
     lost = case.of(KernelLink, state="down") + family(case, "ib_async")
     strength: Strength = "likely"
     if number and "modify_qp" in first.text and not lost:
@@ -309,6 +318,7 @@ def _advice(
     set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]
 ) -> tuple[Advice, ...]:
     active = [port for port in ports if port.get("state") == "ACTIVE"]
+    # an address of version 1, or a link-local one, is not routed
     index = next((entry for port in active if (entry := _routed_gid(port)) is not None), None)
     cards = ",".join(sorted({str(port.get("device")) for port in active}))
     if memory:

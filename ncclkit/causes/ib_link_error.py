@@ -49,10 +49,8 @@ from ncclkit.core.kinds import (
     C10dError,
     C10dStatus,
     C10dTimeout,
-    ElasticStop,
     KernelLink,
     NcclDestroy,
-    NcclPeerClosed,
     NcclWarn,
     StepProgress,
 )
@@ -142,7 +140,7 @@ def _broken_connection(case: Case) -> Finding | None:
         messages(case), "remote process exited or there was a network error", "ncclRemoteError"
     )
     # a peer that closed, or a launcher that stopped the ranks, explains it
-    if not lines or case.of(NcclPeerClosed) or case.of(ElasticStop):
+    if not lines or case.of("nccl.peer_closed", "elastic.stop"):
         return None
     return found(
         ID,
@@ -169,6 +167,8 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     for port in ports:
         device = str(port.get("device"))
         named = bool(wanted) and _is_chosen(device, wanted)
+        # a port that polls has no cable or no peer; most machines have some ports unused, so only
+        # one of the kind in use counts
         searching = (
             port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
         )
@@ -217,6 +217,7 @@ def _names_rdma_card(event: Event) -> bool:
 def _rank_ended(case: Case) -> bool:
     """True where a rank ended by itself: packets to it are not acknowledged either."""
     states = rank_states(case)
+    # its card answers no packet any more
     return bool(states.raised or states.killed)
 
 
@@ -234,15 +235,18 @@ def _failed_completion(case: Case) -> Finding | None:
     first = next((event for event in lines if event.data.status not in (None, 5)), lines[0])
     others = _port_errors(case) + _links_down(case)
     status = first.data.status
+    # the end that most reports have in common is the one to look at
     peers: Counter[str] = Counter()
     for event in lines:
         peer = re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", event.text)
         if peer:
             peers[peer[1]] += 1
     device = _first_device(lines)
-    over, interfaces = "", ()
+    over = ""
+    interfaces: tuple[str, ...] = ()
     if device:
-        over, interfaces = f" on {device}", (device,)
+        over = f" on {device}"
+        interfaces = (device,)
     to = ""
     if peers:
         to = f" to {peers.most_common(1)[0][0]}"

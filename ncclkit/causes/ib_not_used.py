@@ -178,6 +178,8 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
 
     A host whose ranks use another network has looked for cards before it chose.
     """
+    # a host that uses a faster network has looked for cards before it chose: its own line of no
+    # cards proves nothing
     hosts = {two.host for two in other}
     ranks = {two.rank for two in other}
     # whether a pair differs depends on the second only by what it names
@@ -206,6 +208,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     off += (
         [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
     )
+    # without cards the variable changes nothing
     if active and off and off[0]:
         say = (
             f"{off[0].name[4:]}={off[0].value} is set although RDMA ports are active"
@@ -221,6 +224,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(
             say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names)
         )
+    # a machine may have its ports unplugged on purpose, hence only possible
     elif ports and not active:
         say = (
             f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a"

@@ -102,6 +102,7 @@ def _nccl_found_none(case: Case) -> Finding | None:
     lines = family(case, "no_interface") + matching(
         messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
     )
+    # an empty address may also be a misread message of another release (version_mismatch)
     lines = without(lines, _empty_addresses(case))
     if lines:
         return _finding(case, "proven", lines, "NCCL_SOCKET_IFNAME")
@@ -181,6 +182,7 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
 
     One exact name does not fit both hosts.
     """
+    # a name that exists on another host of the job is right there: then no one name fits all
     joined = shared_network(case)
     names = {name: other for other, (name, _) in joined.items()}
     if host not in joined or wanted not in names:
@@ -194,6 +196,7 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     gone = sorted(both - env.keys())
     change = {"unset": gone} if gone else {}
     command = f"unset {gone[0]}" if gone else "ip -brief address"
+    # NCCL takes a list and uses the name that a host has; gloo needs all names of a list
     if variable in env:
         return Advice(
             f"List the interfaces that join the hosts in {variable}: {named}"
@@ -263,6 +266,7 @@ def _wanted_interface(case: Case, first: Event | Fact, filters: list[Event], var
         if isinstance(first, Event) and event.rank == first.rank:
             own.append(event)
     logged = []
+    # NCCL logs the variables that it read, gloo does not
     if variable.startswith("NCCL"):
         for event in own + filters:
             if event.data.value:
@@ -303,6 +307,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     Where interfaces of the host are known, or set it to one of them.
     """
     gloo = variable.startswith("GLOO")
+    # the forms of NCCL's filter are the usual reason why gloo finds none
     if wanted.startswith(("^", "=")) and gloo:
         why = "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
     elif gloo:

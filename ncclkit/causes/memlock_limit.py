@@ -179,6 +179,7 @@ def _error_number(event: Event) -> int | None:
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
+    # without an RDMA card nobody needs locked memory
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
             f"a process may lock {format_bytes(limit)} of memory; NCCL would be refused its buffers"

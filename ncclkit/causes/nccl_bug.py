@@ -115,6 +115,7 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
 def _crash_in_nccl(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of(KernelSegfault)
+    # a crash alone may be anybody's: it takes a frame, or the kernel's word, in libnccl
     frames: list[Event] = case.of(SystemFault, what="nccl_frame")
     frames += [e for e in case.of(KernelSegfault) if "libnccl.so" in str(e.data.library)]
     for event in case.of(Stack):
@@ -133,9 +134,11 @@ def _crash_in_nccl(case: Case) -> Finding | None:
 def _failed_check(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of(C10dError) if "internal error" in str(e.data.nccl_error)]
+    # with NCCL's last error the reason is said
     lines = [e for e in lines if not e.data.last_error] or matching(
         case.of(NcclWarn), "Internal error:"
     )
+    # an earlier warning, or an error of the program, explains a failed check better
     if not lines or without(case.of(NcclWarn), lines) or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
@@ -150,6 +153,7 @@ def _stall_below_program(case: Case) -> Finding | None:
     The fault is below the program.
     """
     lines = all_waiting(case, rank_states(case))
+    # a late rank, a death or the kernel's word says more than that all are inside
     if not lines or rank_states(case).dead or case.of(FlightLate) or case.of("kernel."):
         return None
     call = "the same collective"

@@ -74,6 +74,7 @@ def _dropped_connection(case: Case) -> Finding | None:
         *case.of("store.connect_timeout", "store.retry", "gloo.connect"),
     ]
     failures += case.of(RendezvousError)
+    # the counters rise on every busy host; it takes connections of a job that failed
     if not full or not failures or rank_states(case).ended:
         return None
     name = full[0].data.name
@@ -119,6 +120,7 @@ def _queue_risks(host: HostFacts) -> Iterator[Risk]:
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most = host.number("net.backlog")
     lost = host.number("net.backlog.overflows") or 0
+    # all ranks connect to rank 0's port at once
     if most is not None and ranks > most:
         seen = ""
         if lost:

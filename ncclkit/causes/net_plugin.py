@@ -144,6 +144,7 @@ def _absent_plugin(case: Case) -> Finding | None:
     absent: list[Event] = [
         event for event in missing if "libnccl-env" not in event.text
     ]  # another plugin
+    # NCCL says that it found none on every InfiniBand machine, where that is right
     if not (expected and absent and case.of(NcclNetwork)):
         return None
     say = "The environment is set up for a fabric that needs a network plugin, but NCCL found none."
@@ -157,6 +158,7 @@ def _different_networks(case: Case) -> Finding | None:
     """
     used = {}
     for host, event in by_host(case).items():
+        # a host on plain sockets is ib_not_used
         if event.data.name != "Socket":
             used[host] = event
     names = {str(event.data.name): event for event in used.values()}
@@ -189,6 +191,7 @@ def _crashed_in_start(case: Case) -> list[Event]:
     """
     loaded = [e for e in case.of(NcclInfo, family="plugin") if not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
+    # after the start other things crash as well
     begun = set()
     for event in case.of(NcclInit):
         if event.data.phase == "start":

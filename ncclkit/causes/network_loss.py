@@ -175,6 +175,8 @@ def _broken_connections(case: Case) -> list[Event]:
     lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of(GlooClosed)])
     broken_lines = []
     for e in lines:
+        # a route that is missing is wrong_interface, and a rank that closes its own connection is
+        # no loss
         if not matching([e], "No route to host", "Network is unreachable", "closed by localRank"):
             broken_lines.append(e)
     return broken_lines
@@ -223,6 +225,7 @@ def _user_tested(case: Case) -> Finding | None:
     )
     if seen.passes is None:
         return finding
+    # NCCL says itself over which interface it goes
     own = next((event.data.interface for event in case.of(NcclBootstrap)), "<interface>")
     command = (
         f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
@@ -242,6 +245,7 @@ def _mesh_between(case: Case) -> Finding | None:
     )
     if not proxies or not broken or case.of(StepProgress) or _starting.bootstrapped(case):
         return None
+    # the mesh passes the store's one port on; NCCL's own ports come after that
     met = _starting.met_at_store(case)
     say = (
         f"A proxy of a service mesh ({proxies[0].data.name}) takes the ranks' connections, and"
@@ -287,6 +291,7 @@ def _stalled_path(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
     lines = []
     if spans_hosts(case):
+        # if one rank were missing, that rank would be the reason
         lines = all_waiting(case, rank_states(case))
     say = (
         "Every rank has entered the same collective over several nodes and none completes it: the"
@@ -303,6 +308,7 @@ def _nothing_arrives(case: Case) -> Finding | None:
     lines = []
     if spans_hosts(case) and case.of(GlooTimeout):
         lines = list(states.waiting.values())
+    # a rank that says nothing may be late or dead
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = who_of(lines)
@@ -325,6 +331,7 @@ def _stalled_start(case: Case) -> Finding | None:
     hung = []
     if spans_hosts(case):
         hung = _starting.hung_starts(case)
+    # the ring of all ranks was closed once with short messages
     met = {event.rank: event for event in _starting.bootstrapped(case)}
     if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
@@ -333,6 +340,7 @@ def _stalled_start(case: Case) -> Finding | None:
         " passed, and the "
     )
     say += "longer ones after them seem not to arrive."
+    # NCCL's RAS counts launches: ranks that launch are under way
     still = []
     for change in case.of(RasChange):
         if change.data.still and not change.data.moved:
@@ -417,6 +425,7 @@ def _slow_path(case: Case) -> Finding | None:
 
 
 def _fault_of_path(link: NetworkPath) -> str:
+    # the connection was made, so small packets pass
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
         effect = "TCP works, since one end asks for smaller ones; RDMA does not"
@@ -428,6 +437,7 @@ def _fault_of_path(link: NetworkPath) -> str:
         )
     if link.reached and stalled:
         return "a TCP stream stalled although the connection was made"
+    # NCCL listens on ports that the kernel chooses
     if link.rendezvous == "open" and link.ephemeral not in ("open", ""):
         return (
             f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a"
@@ -451,6 +461,7 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
         for host, _ in holders(case, plain_address(address)):
             peers.add(host)
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
+    # gloo writes large messages at once: the size of packets is the first thing to look at
     if case.of("gloo."):
         advice = (SIZES, *_advice())
     else:
@@ -525,6 +536,7 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
     dumps = _half_done(case)
     if dumps:
         return ": a collective that was done on some of them had not arrived on others", dumps
+    # both ends are alive: what one sends does not reach the other
     direction = _one_direction(lines)
     if direction:
         return f": what {direction[0]} sent did not arrive on {direction[1]}", []
@@ -609,6 +621,7 @@ def _lossy_paths(case: Case) -> Paths | None:
     lossy = _tested.paths(
         case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST
     )
+    # the worst first, which the sentence is about
     lossy.sort(key=lambda link: -(link.resent or 0.0))
     if not lossy:
         return None
@@ -652,6 +665,7 @@ def _shared_ends(links: list[NetworkPath]) -> tuple[str, ...]:
     ends: Counter[str] = Counter()
     for link in links:
         ends.update((link.src, link.dst))
+    # the end that all bad paths share is the one to look at
     in_all = [end for end, count in ends.items() if count == len(links)]
     return tuple(sorted(in_all or ends))
 
@@ -683,10 +697,12 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     hosts = tuple(sorted({*hosts_of(case.latest().of(WorkerPhase)).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
+        # the slope between sizes: neither latency nor the number of hosts in a ring counts in it
         speed = marginal(mine)
         last = mine[-1]
         bound = mine[-1].expected or 0.0
         named = hosts if len(hosts) == 2 else ()
+        # TCP waits at least 200 ms before it sends a lost packet again; twice is no chance
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:
             return (
@@ -695,6 +711,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
                 named,
                 stalls,
             )
+        # small messages are bound by latency
         if speed is None or last.bytes < LARGE or speed >= HELD * bound:
             continue
         say = (

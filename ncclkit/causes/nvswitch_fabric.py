@@ -181,6 +181,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     status = host.gpus("fabric.status")
     bad = {}
     for gpu, fact in state.items():
+        # machines without NVSwitch say Not Supported
         if fact.value not in ("Completed", "Not Supported"):
             bad[gpu] = fact
     fact_of_gpu = {}

@@ -101,6 +101,7 @@ def diagnose(case: Case) -> Finding:
     All ranks launched it and none completes it.
     """
     other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
+    # where somebody measured the copies, the figures decide and not a stuck start
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
     if measured:
@@ -131,6 +132,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         for two, how in row.items():
             if one[:3] == two[:3] == "GPU":
                 paths.add(how)
+    # over NVLink no copy goes through the IOMMU
     if not paths or any(how.startswith("NV") for how in paths):
         return
     bridges = host.value("host.acs")
@@ -167,6 +169,7 @@ def _from_stages(case: Case) -> Finding | None:
         )
     wrong = []
     for pair in staged.pairs:
+        # a rank whose own memory is wrong spoils each pair that it is in (gpu_hardware_error)
         if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt):
             wrong.append(pair)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))
@@ -212,6 +215,7 @@ def _wrong_values(case: Case) -> Finding | None:
         " they were sent."
     )
     strength: Strength = "likely"
+    # between hosts the data goes through network cards as well
     if spans_hosts(case):
         strength = "possible"
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
@@ -249,6 +253,7 @@ def _denied_access(case: Case) -> Finding | None:
             " eight others, and "
         )
         say += "more are in use."
+    # vLLM copies itself, whatever NCCL's settings are
     own = matching(lines, "custom_all_reduce.cuh")
     advice = (*([OWN] if own else []), *_advice(False))
     hard = []
@@ -318,6 +323,7 @@ def _stuck_waits(case: Case) -> list[Event]:
     switched off.
     """
     states = rank_states(case)
+    # NCCL says what it uses: a stall without P2P has another reason
     paths = {e.data.via for e in case.of(NcclChannel)}
     if (
         env_of(case, "NCCL_P2P_DISABLE")
@@ -332,11 +338,13 @@ def _stuck_waits(case: Case) -> list[Event]:
     numbers = [(e, sequence_of(e)) for e in waits]
     first = []
     for e, number in numbers:
+        # blocked copies stop the very first calls; later ones show that copies arrive
         if number is not None and number <= 3:
             first.append(e)
     direct = case.of(NcclChannel, via="P2P")
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
+    # a rank that is missing from the dumps, or in a later call, is the reason by itself
     whole = sent and len(first) == len(waits) and not case.of(FlightMissing)
     if first and whole:
         return [*first[:2], *direct[:2]]

@@ -146,6 +146,7 @@ def _any_server(event: Event) -> bool:
 
 def _port_refused(case: Case) -> Finding | None:
     """A connection test could not open the rendezvous port on a host."""
+    # the test opens the port itself, so a listener there is somebody else's
     held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
     if not held:
         return None

@@ -105,7 +105,9 @@ def _refused_file(case: Case) -> Finding | None:
 
 def _bus_error(case: Case) -> Finding | None:
     """A process died of SIGBUS: it touched a mapped page for which no memory was left."""
-    lines = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
+    lines: list[Event] = [
+        e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))
+    ]
     lines += case.of(SystemFault, what="bus_error")
     if not lines:
         return None
