@@ -75,7 +75,6 @@ def _host_risks(
     for gpu, fact in host.gpus("power.limit").items():
         most = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0)
         value = number(fact.value) or 0.0
-        # boards of one model differ by some watts from the factory
         if 0 < value < SLACK * most:
             low[value, most][gpu] = fact
     for (value, most), facts in low.items():

@@ -309,7 +309,6 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         host, room, host.fact("limits.cgroup.memory" if capped else "memory.total")
     )
     ranks = host.ranks or 2
-    # CUDA's libraries and contexts take more than the program itself
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
         what = "the memory"

@@ -104,7 +104,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     index = host.number("env.NCCL_IB_GID_INDEX")
     fact = host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
-        # InfiniBand has one usable GID; only Ethernet ports have a table of different kinds
+        # only on Ethernet (RoCE) does the index choose between kinds of addresses
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
             continue
         row = next((row for row in port.get("gids") or () if row.get("index") == index), None)

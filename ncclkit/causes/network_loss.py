@@ -461,7 +461,7 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
         for host, _ in holders(case, plain_address(address)):
             peers.add(host)
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
-    # gloo writes large messages at once: the size of packets is the first thing to look at
+    # over gloo all data goes through TCP, which stalls where packets are too large for the path
     if case.of("gloo."):
         advice = (SIZES, *_advice())
     else:

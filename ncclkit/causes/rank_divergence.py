@@ -153,6 +153,7 @@ def diagnose(case: Case) -> Finding:
 def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
         if event.data.live:
+            # a running job has no sequence numbers that agree: it is told from where ranks stand
             return _live_mismatch(case, event)
         odd, right = sides(event)
         strength: Strength = "proven"
@@ -171,10 +172,12 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
             )
             say += f"different places of the program: {', '.join(calls)}"
             known = [site for site in event.data.sites or () if site]
+            # two lines of the program are two calls; without them the size alone says so
             strength = "proven" if len(set(known)) > 1 else "likely"
             undecided = "."
         else:
             continue
+        # with a majority it is known already who is the odd one
         outside, how = ([], "") if right else _outside_common_path(case, event)
         if not outside:
             return _finding(
@@ -202,6 +205,7 @@ def _launched_more(case: Case) -> Finding | None:
     for change in changes:
         if not change.data.moved:
             still.add(change.data.hash)
+    # a communicator may be one of several that a rank is in
     for report in case.of(RasCommunicator):
         ranks: set[int] = set()
         for launched in report.data.counts.values():
@@ -211,11 +215,13 @@ def _launched_more(case: Case) -> Finding | None:
             if rank in seen and seen[rank].waits_for_ranks:
                 inside.append(rank)
         more = {op: held for op, held in report.data.counts.items() if len(set(held.values())) > 1}
+        # counts differ for a moment in every job: it takes all ranks waiting, in two reports alike
         if not more or len(inside) < max(2, len(ranks)) or report.data.hash not in still:
             continue
         op, held = next(iter(more.items()))
         highest = max(held.values())
         most = [int(rank) for rank, count in held.items() if count == highest]
+        # the smaller side, whether it launched more or fewer
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
         rest = sorted(ranks - set(most))
         sides = []
@@ -295,6 +301,7 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
 def _rank_elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
+    # a rank that waits for its partner in a pair is not elsewhere: its partner is missing
     paired = set()
     for pair in case.of(FlightP2p):
         if pair.data.live:
@@ -369,6 +376,7 @@ def _watchdog_mismatch(case: Case) -> Finding | None:
         ops = disagreeing(events, op_of)
         seqs = disagreeing(events, lambda e: e.data.seq)
         ops = ops or disagreeing(events, size_of)
+        # an exchange may be over on some ranks and not on others
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not of_several_groups(events):
@@ -414,6 +422,7 @@ def _two_groups(case: Case) -> Finding | None:
 def _rank_left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
     states = rank_states(case)
+    # gloo's ranks notice a closed connection at once and then wait for nobody
     lost = {}
     for event in reversed(case.of(GlooClosed)):
         if event.rank is not None and event.rank not in states.ended:
@@ -437,6 +446,7 @@ def _printed_mismatch(case: Case) -> Finding | None:
     if not events:
         events, what = differing_entries(case, "sizes"), "sizes"
         sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
+        # the same call with another size is shape_mismatch
         if not sizes or not unlike_calls(events[0].data.op.upper(), sizes):
             return None
     calls = []
@@ -462,6 +472,7 @@ def _logged_mismatch(case: Case) -> Finding | None:
 
 def _unequal_shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
+    # numbers of batches that differ are no fault where nobody waits in the end
     shares = disagreeing(case.of(JobShare), lambda event: event.data.count)
     waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
@@ -493,6 +504,7 @@ def _skipped_locally(case: Case) -> Finding | None:
         or all_waiting(case, states)
     ):
         return None
+    # the last one before the others began to wait
     words = " ".join(str(said[-1].data.message).split())[:80]
     waited = how_they_waited(states.waiting.values())
     say = f"{who_are(ranks)} left the common path ({words}), and then the ranks {waited}."
@@ -505,12 +517,14 @@ def _ddp_mismatch(case: Case) -> Finding | None:
     )
     other = model_mismatch(case)
     if other:
+        # rank 0 is what DDP compares with, so it is named in each of its lines
         ranks = tuple(sorted(rank for rank in ddp_ranks(other) if rank)) or ranks_in(other)
         say = (
             f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters"
             " than that of rank 0."
         )
         return _finding(case, "likely", say, other, ranks)
+    # FSDP names no ranks
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
         return _finding(
@@ -553,6 +567,7 @@ def _timeouts_alone(case: Case) -> Finding | None:
     if (
         not states.waiting
         or states.dead
+        # dumps and stacks would show a divergence; where they do not, time alone is no sign
         or case.of("flight.")
         or case.of(GlooBarrier)
         or case.of(Stack)

@@ -148,6 +148,7 @@ def _raised_error(case: Case) -> Finding | None:
     # be a victim
     errors = sorted(in_order(states.raised.values()), key=_of_a_peer)
     first = errors[0]
+    # one sentence: libraries append pages of hints
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.message).split()))[0][
         :160
     ].rstrip(" .")
@@ -160,6 +161,7 @@ def _raised_error(case: Case) -> Finding | None:
     ranks = tuple(sorted(same_ranks))
     victims = _reports_of_victims(case, states, ranks)
     strength: Strength = "likely"
+    # an error of all ranks has no victims among them
     if victims and ranks and len(ranks) < max(len(states.members), 2):
         strength = "proven"
     if _of_a_peer(first):
@@ -190,6 +192,7 @@ def _of_a_peer(error: Event) -> bool:
     The rank may be one more victim.
     """
     kind = str(error.data.type).rpartition(".")[2]
+    # frameworks wrap the loss of a peer into an error of their own
     reported = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.message))
     return bool(reported) or kind in (
         "TimeoutError",
@@ -223,6 +226,7 @@ def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) 
 
 def _lost_connections(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
+    # what NCCL says of a peer that went; any other warning is a reason of its own
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
     if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
         "gloo.size_mismatch"
@@ -331,6 +335,7 @@ def _is_explained(case: Case) -> bool:
     )
     raised = []
     for event in case.of(PythonException):
+        # torchrun raises that for whatever ended a rank
         if not str(event.data.type).endswith("ChildFailedError"):
             raised.append(event)
     return bool(raised) or any(case.of(kind) for kind in kinds)

@@ -243,6 +243,7 @@ def _signs_of_hang(case: Case, event: Event) -> list[Event]:
 
     A time limit or a user's cancellation also ends a job that hangs.
     """
+    # a job whose start never ended may have been cancelled because of that
     begun = case.of(NcclInit, phase="start")
     if initialized(case):
         unfinished = []
@@ -262,8 +263,11 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     """Failures in the same file before the scheduler cancelled a step, or before a hung job reached
     its time limit.
     """
+    # only lines of one file have a sure order
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
+    # a node that is lost takes failures with it: they are its consequence
     lost_node = any(e.data.what == "node_fail" for e in scheduler)
+    # what failed before the last step did not end the job
     last = 0
     for progress in case.of(StepProgress):
         if progress.path == first[0] and progress.line < first[1]:
@@ -288,6 +292,7 @@ def _ended_elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     """Ranks that ended with an error of their own, in the log of a launcher that was
     not stopped.
     """
+    # a launcher that was stopped stops its ranks, whose exits then say nothing
     stopped = {event.path for event in reported}
     ends = []
     for e in case.of(ElasticExit):

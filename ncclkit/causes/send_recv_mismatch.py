@@ -108,12 +108,14 @@ def _passed_exchange(case: Case) -> Finding | None:
     waits = [e for e in rank_states(case).waiting.values() if sequence_of(e) is not None]
     first = min((e.data.seq for e in waits), default=0)
     sides = []
+    # an exchange may be completed on ranks that were sent all they expected
     for later in (False, True):
         sides.append([e for e in waits if (e.data.seq > first) == later])
     here, on = sides
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
+    # the smaller side is the odd one
     if len(here) > len(on):
         return _sizes_finding(
             f"{say}had finished: too little was sent to those that wait.", on, here
@@ -140,6 +142,7 @@ def _timed_out_exchange(case: Case) -> Finding | None:
     states = rank_states(case)
     waiting = []
     for e in in_order(states.waiting.values()):
+        # a dead rank posts no matching call
         if op_of(e).upper().startswith(POINT) and not states.dead:
             waiting.append(e)
     gaps = [
@@ -206,6 +209,7 @@ def _unpaired_call(case: Case) -> Finding | None:
     call = _innermost_frame(unpaired[0]).get("func")
     where = place(own)
     who = who_of(unpaired)
+    # of a job that runs nobody has timed out
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
     until = " until the timeout" * gave_up
     say = f"{who} waited in {call} at {where}{until}; no rank posted the matching call."
@@ -230,6 +234,7 @@ def _unequal_splits(case: Case) -> Finding | None:
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
+    # gloo reports it on the rank that received too much
     others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
     say = f"{who_are(ranks)} expected {b} bytes from one peer in all_to_all and was sent {a}: "
@@ -272,6 +277,7 @@ def _printed_splits(case: Case) -> Finding | None:
     for event in case.of(PrintedSplits):
         if event.rank is not None:
             reported[event.rank] = event
+    # the ranks in the order in which they printed: the first pair is what a reader sees first
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
     for rank, event in reported.items():
@@ -346,6 +352,7 @@ def _pairs_in_dumps(case: Case) -> Finding | None:
         pair.update((event.data.src, event.data.dst))
     most = set()
     for gap in case.of(FlightMissing):
+        # a rank that waits with others is where the program is
         if len(gap.data.waiting) > 1:
             most.update(gap.data.waiting)
     for event in wrong:

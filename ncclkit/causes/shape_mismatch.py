@@ -115,6 +115,7 @@ def diagnose(case: Case) -> Finding:
 
 def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
+        # sizes of another call are rank_divergence
         if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             if right:
@@ -148,6 +149,7 @@ def _witness_of_size(
     """
     lines = []
     for event in case.of(GlooSizeMismatch):
+        # a rank that left no dump is a third witness: it received what one of the two had sent
         if event.rank is not None and event.rank not in ranks_of(two):
             lines.append(event)
     known = [(group, _bytes_of_call(group.get("value"))) for group in two]
@@ -262,6 +264,7 @@ def _library_mismatch(case: Case) -> Finding | None:
         *("message truncated : receiving", "posted incorrect receive info"),
     )
     lines = gloo or nccl
+    # dumps and fingerprints say more; sizes in an all_to_all are send_recv_mismatch
     if not lines or case.of(FlightMismatch, C10dMismatch) or exchanges(case):
         return None
     if isinstance(lines[0].data, GlooSizeMismatch):
@@ -320,6 +323,7 @@ def _differing_models(case: Case) -> Finding | None:
     """DDP compared the models of all ranks before its first step and found a parameter of another
     size.
     """
+    # DDP compares models before any batch is read
     lines = matching(model_mismatch(case), "sizes of the same param")
     if not lines:
         return None

@@ -238,6 +238,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         if size <= TINY:
             strength = "likely"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
+    # a large /dev/shm may be full of files that killed jobs left
     elif free is not None and free < FULL:
         if size is None:
             of = ""

@@ -153,6 +153,7 @@ def _all_acquitted(case: Case) -> Finding | None:
     idle = idle_service(case)
     if idle:
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
+    # ranks in different calls wait for ever, however fast they are
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
         return clear(
@@ -164,6 +165,7 @@ def _all_acquitted(case: Case) -> Finding | None:
 def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     """What a witness says; weaker where the timeout had not passed: a rank may be in time."""
     finding = _finding(case, states, suspicion)
+    # the group had a shorter timeout than was meant: the rank may have been in time
     if finding.strength == "likely" and unreached_timeout(case)[0]:
         return replace(finding, strength="possible")
     return finding
@@ -177,6 +179,7 @@ def _late_in_steps(case: Case) -> Finding | None:
     if measured is None or rank_states(case).waiting:
         return None
     times, events = measured
+    # some rank is last in every step; late is one that is last in most
     if times.late is None:
         if len(times.ranks) > 1:
             return clear(
@@ -212,8 +215,10 @@ def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
     """
     gaps = []
     for event in case.of("flight.missing", "flight.p2p"):
+        # a pair of a running job is send_recv_mismatch, if at all
         if event.kind == "flight.missing" or not event.data.live:
             gaps.append(event)
+    # in a cascade of groups the rank that lags is one that waits in no call itself
     stuck = set()
     for gap in gaps:
         if _awaited_ranks(gap):
@@ -264,6 +269,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
         for event in queue[:1]:
             if event.rank is not None:
                 printed.append(event)
+    # entries of different calls cannot be compared
     if not gaps and len({(event.data.group, event.data.seq) for event in printed}) == 1:
         gpu_states = {}
         for event in printed:
@@ -273,6 +279,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
     why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in behind)]
+    # where most GPUs have not begun, the few that have are the odd ones
     if late and begun and len(late) <= len(begun):
         return "likely", late, why
     return None
@@ -286,6 +293,7 @@ def _awaited_ranks(gap: Event) -> list[int]:
 def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in case.of("gloo.barrier", "c10d.desync"):
+        # gloo asks each rank; torch's report is put together from the store afterwards
         asked = report.kind == "gloo.barrier"
         if asked:
             gone = states.ended
@@ -309,6 +317,7 @@ def _signs_of_life(case: Case, ranks: list[int]) -> list[Event]:
     Empty where a rank may have been dead, or was in another call that waits for a peer.
     """
     signs = stacks(case)
+    # a rank in another call waits for a peer itself
     if any(rank in signs and in_collective(signs[rank].data.frames) for rank in ranks):
         return []
     for event in case.events:
@@ -328,10 +337,12 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     """
     seen = stacks(case)
     gave_up = states.waiting.keys()
+    # a running job was looked at twice, which says more than one stack
     if positions_of_case(case).keys() & seen.keys():
         return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
     ended_early = any(e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of(RunEnd))
+    # where most ranks are busy, it is the phase of the job
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
     return (
@@ -348,6 +359,7 @@ def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
     told = [sequence_of(event) for event in states.waiting.values()]
     seqs = [seq for seq in told if seq is not None]
     first_seq = min(seqs, default=0)
+    # counts of another group say nothing of this one
     groups = {_group_of(event) for event in states.waiting.values()} | {None}
     idle = []
     for status in case.of(C10dStatus):
@@ -380,6 +392,7 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     for change in changes:
         for rank in change.data.moved:
             moved.add((change.data.hash, int(rank)))
+    # a launch that waits for other work on its GPU is counted late
     gone = states.waiting.keys() | inside
     for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
@@ -414,6 +427,7 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
             entered[rank] = event.time - event.data.ran_ms / 1000
     if len(entered) < 2 or limit is None:
         return None
+    # the median: one early rank must not make all others late
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
     late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
     if late:
@@ -506,6 +520,7 @@ def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
     positions = positions_of_case(case)
     if any(positions[rank].moved_bytes for rank in ranks):
         return True
+    # two looks at a healthy pipeline may meet the same lines
     at_work = any(positions[rank].moved for rank in ranks)
     answered = any(event.kind.startswith("ras.") for event in case.events)
     return at_work and answered and gap.data.seq is None and not counted_by_ras(case, ranks)
@@ -700,6 +715,7 @@ def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
     many.
     """
     odd = outlying_utilization(case)
+    # a run that was cancelled or done says nothing of who was late
     ended = {e.data.reason for e in case.of(RunEnd)} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
@@ -741,6 +757,7 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
     silent = states.silent
     if (
         not silent
+        # many silent ranks are a log that lacks them
         or len(silent) > max(1, len(states.members) // 4)
         or len(states.waiting) < 2
         or _calls_differ(states)
@@ -754,6 +771,7 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
 
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
+    # compiling, which all ranks do, is timeout_too_short
     phase = startup_phase(case, "data", "skip")
     if phase is None or states.ended or _calls_differ(states) or rank_of(phase) in states.waiting:
         return None
@@ -772,6 +790,7 @@ def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
     lone = []
     for e in running:
+        # a loop that takes about as long as the timeout is what the others waited for
         if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit:
             lone.append(e)
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
@@ -794,6 +813,7 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
                 asked.append(event.data.from_rank)
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
+    # ranks in different calls, or in pairs, are other causes
     lone = _calls_differ(states) or only_point_to_point(states.waiting.values())
     if (
         states.waiting

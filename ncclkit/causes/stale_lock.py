@@ -173,6 +173,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
+        # the oldest lock is the least likely to have a living owner
         path, age = _oldest_lock([fact])
         more = ""
         if len(fact.value) > 1:

@@ -203,9 +203,11 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
     for rows in known.get(asking, {}).values():
         for one in rows:
             own.add(one.network)
+    # an address that several hosts have, or none, tells nothing of a network
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held
+    # they share a network: then a port or a route is closed
     same = {one.network for one in known[there][name]} & own
     if same:
         return ""
@@ -305,6 +307,7 @@ def _closed_port(case: Case) -> Finding | None:
     others = "and neither does any other port"
     if first.ephemeral == "open":
         others = "while another port there is open"
+    # another address of the host answers, so nothing can be said of all its ports
     if first.ephemeral != "open" and first.reached:
         others = ""
     else:

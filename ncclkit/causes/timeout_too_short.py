@@ -135,6 +135,7 @@ def _instant_timeout(case: Case) -> Finding | None:
     )
     advice = raise_timeout(case, "A timeout in milliseconds was probably meant as one in seconds.")
     strength: Strength = "likely"
+    # the watchdog looks less often than that
     if limit < WATCHDOG_MS:
         strength = "proven"
     return found(ID, strength, say, pick(lines), advice=advice or (MEASURE,), next=experiment(case))
@@ -154,6 +155,7 @@ def _own_deadline(case: Case) -> Finding | None:
         or rank_states(case).waiting
     ):
         return None
+    # all at one size: the test was under way, not stuck
     sizes = {e.data.bytes or e.data.step for e in last.values()}
     at = ""
     if len(sizes) == 1 and None not in sizes:
@@ -261,6 +263,7 @@ CACHE = Advice(
 def _short_timeout(case: Case) -> Finding | None:
     """The timeout is far below the default."""
     waits = in_order(rank_states(case).waiting.values())
+    # half of the default: somebody chose it
     lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
@@ -275,6 +278,7 @@ def _short_timeout(case: Case) -> Finding | None:
         MEASURE,
     )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
+    # steps below the timeout in the same file: the job went on
     moving = [e for e in case.of(StepProgress) if e.line > first_line.get(e.path, math.inf)]
     strength: Strength = "possible"
     if moving:

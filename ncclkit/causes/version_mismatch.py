@@ -110,6 +110,7 @@ def _reported_mismatch(case: Case) -> Finding | None:
             brought[int(rank)] = _version_of_code(int(code))
     if not lines:
         return None
+    # the minority first: it is what somebody changed, or forgot
     having = sorted((count, version) for version, count in Counter(brought.values()).items())
     say = "NCCL reports that the ranks run different NCCL versions."
     odd = set(ranks_in(lines))
@@ -124,6 +125,7 @@ def _reported_mismatch(case: Case) -> Finding | None:
         (fewest, _), (most, usual) = having[0], having[-1]
         odd = set()
         for rank in brought:
+            # equal camps are both named
             if fewest == most or brought[rank] != usual:
                 odd.add(rank)
     own = [event for event in lines if event.rank in odd]
@@ -148,6 +150,7 @@ def _unfit_library(case: Case) -> Finding | None:
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
+    # torch calls functions that only a newer libnccl has
     clash = name.startswith(("nccl", "pnccl"))
     loader = "A library is missing, or its version does not fit the program"
     say = f"{loader}: {_loader_message(lines[0])}."
@@ -216,6 +219,7 @@ def _loaded_differently(case: Case) -> Finding | None:
         for name, version in event.data.loaded.items():
             having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
     apart = {name: groups for name, groups in having.items() if len(groups) > 1}
+    # releases may differ and still fit
     if not apart or not failed(case):
         return None
     name, groups = max(apart.items(), key=lambda item: -sum(map(len, item[1].values())))
@@ -316,6 +320,7 @@ def _different_libraries(case: Case) -> Finding | None:
                 few.extend(facts)
             hosts = tuple(sorted(known_hosts(few)))
             named = {event.host.partition(".")[0] for event in case.events}
+            # hosts that left no line may not be of the job that failed
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
             strength: Strength = "likely"
             if failed(case) and elsewhere:
@@ -347,6 +352,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         and own is not None
         and _minor_release(wins["version"]) < _minor_release(own)
     )
+    # an older copy lacks functions; a newer one was only never tested
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
     strength: Strength = "possible"
@@ -377,6 +383,7 @@ def _garbled_message(case: Case) -> Finding | None:
     lines = matching(
         messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received"
     )
+    # the address line has another reason as well: no interface (ifname_not_found)
     structs = [e for e in lines if "neither" not in e.text]
     if not structs and (not lines or not case.of(NcclBootstrap)):
         return None

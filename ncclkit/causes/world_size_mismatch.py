@@ -388,7 +388,7 @@ def _never_started(case: Case) -> Finding | None:
     done = [e for e in inits if e.data.phase == "done"]
     size = max((size for e in inits if (size := e.data.nranks or 0) <= LARGEST), default=0)
     waited = case.of(StoreWait, C10dUniqueId)
-    # one line alone is more often an excerpt than a job of which one rank started
+    # a single line may be an excerpt
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None
     missing = tuple(rank for rank in range(size) if rank not in started)
