@@ -74,11 +74,13 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     why = pick(bad[:4], events, limit=7)
     nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
     between = len(nodes) > 1
+    # what fails by itself needs no path to fail
     alone = one.what in ("rank", "node")
     if len(staged.nodes) > 1:
         hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks))
     else:
         hosts = ()
+    # several faults at once may hide each other's culprits
     sure = one.what in ("rank", "node", "interaction", "path") and len(state.found) == 1
     strength: Strength = "possible"
     if sure:
@@ -109,6 +111,7 @@ def _slow_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | Non
         if pair.event:
             events.append(pair.event)
     why = pick(events, alone, others[:2], limit=6)
+    # a rank that is slow alone slows its pairs on any path
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
     if between:
         hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))

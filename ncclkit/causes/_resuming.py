@@ -77,6 +77,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
         seen = f"{who} stood in {place(frame)}, which takes as long as its storage lets it."
         return (advice_for_loader(framework(case), seen),)
     line = resume_line(case)
+    # a stack that shows other work speaks against a replay
     if line is None or stacks(case).keys() & set(ranks):
         return ()
     quoted = " ".join(line.text.split())[:SHOWN]

@@ -103,6 +103,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     name = framework(case)
     now = _longest_timeout(case)
     phase = _measured_seconds(case)
+    # the program chose less than PyTorch's own default, which comes first
     if 0 < now < DEFAULT:
         seconds = DEFAULT
     else:
@@ -116,6 +117,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     elif now >= DEFAULT and _work_went_on(case):
         seconds = round(2 * now)
         reason = "as a rank was seen to progress"
+    # nothing was measured for which the present timeout is too short
     if seconds <= now:
         return ()
     more = ""
@@ -160,6 +162,7 @@ def _measured_seconds(case: Case) -> float:
     """
     loops = []
     for event in case.of(StepProgress):
+        # an ordinary step of all ranks is no phase of one
         if LONE.search(event.text):
             loops.append(loop_seconds(event))
     lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of(FlightLate)]
@@ -172,6 +175,7 @@ def _work_went_on(case: Case) -> bool:
     """
     first: dict[str, int] = {}
     for wait in _timed_out_waits(case):
+        # only lines of one file have a sure order
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of(StepProgress)
@@ -234,6 +238,7 @@ def script(case: Case) -> str:
     ``train.py`` where none is.
     """
     for event in case.of("python.exception", "stack"):
+        # frames of torchrun and of libraries stand around the user's script
         frames: list[Frame] = [frame for frame in event.data.frames or () if is_own(frame)]
         if frames:
             if event.kind == "stack":
@@ -253,6 +258,7 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     Both empty where none does.
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
+    # a timeout that differs from the default was set: it reached that group
     short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
     raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
     raised += [event for event in case.of(C10dHint) if _asked_ms(event) > 1000 * DEFAULT]
