@@ -97,6 +97,7 @@ def what_to_do(cause: str) -> str:
 
 def remedies_of(cause: str) -> tuple[Advice, ...]:
     """Every advice of one cause; none where its page alone says what to do."""
+    # a page may still say all by itself
     return getattr(_known_cause(cause), "REMEDIES", ())
 
 
@@ -138,6 +139,7 @@ def _remedy_in_words(advice: Advice) -> str:
     """One advice as a sentence; code of several lines would not be read in it."""
     settings = [f"{name}={value}" for name, value in advice.env.items()]
     code = advice.code
+    # code of several lines cannot be read within a sentence
     if "\n" in code:
         code = ""
     how = "; ".join(filter(None, [*settings, advice.command, code]))

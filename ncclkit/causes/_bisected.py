@@ -72,7 +72,10 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
         if not group.bad:
             events.append(group.event)
     why = pick(bad[:4], events, limit=7)
-    nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
+    nodes = []
+    for host, ranks in staged.nodes.items():
+        if set(ranks) & set(one.within):
+            nodes.append(host)
     between = len(nodes) > 1
     # what fails by itself needs no path to fail
     alone = one.what in ("rank", "node")
@@ -101,7 +104,10 @@ def _slow_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | Non
     ranks = sorted({*staged.suspects, *staged.slow_ranks}) or sorted(
         {rank for pair in slow for rank in (pair.a, pair.b)}
     )
-    alone = [event for event in case.of(StageRank) if event.rank in staged.slow_ranks]
+    alone = []
+    for event in case.of(StageRank):
+        if event.rank in staged.slow_ranks:
+            alone.append(event)
     others = []
     for pair in staged.pairs:
         if not pair.slow and pair.event:

@@ -63,6 +63,7 @@ def over_gloo(
     works, fails: cause → in words what is seen if it is the one.
     """
     plans = [event.data for event in case.of(WorkerPhase, phase="plan")]
+    # it runs over gloo already: the same job again would answer nothing
     if any(plan.backend == "gloo" for plan in plans):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
@@ -74,6 +75,7 @@ def unasked(case: Case, *experiments: Experiment) -> Experiment:
 
     The last one where all were.
     """
+    # what was tried once would show the same again: the next one tells more
     asked = {event.data.question for event in case.of(ExperimentCheck)}
     return next(
         (experiment for experiment in experiments if experiment.question not in asked),
@@ -113,6 +115,7 @@ def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
 
     That names the one of these causes that it shows.
     """
+    # the diagnosis of the recorded run names the cause by itself
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))
 
 
@@ -121,6 +124,7 @@ def meeting(case: Case) -> Experiment:
 
     Names and ports of hosts that are ours to enter, else the live test.
     """
+    # hosts of somebody else's job cannot be entered
     if not can_simulate_again(case):
         return minimal(
             "Do the same ranks meet for a plain all_reduce, without the program?",

@@ -259,7 +259,10 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
     # a timeout that differs from the default was set: it reached that group
-    short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
+    short = []
+    for event in timeouts:
+        if event.data.timeout_ms == 1000 * DEFAULT:
+            short.append(event)
     raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
     raised += [event for event in case.of(C10dHint) if _asked_ms(event) > 1000 * DEFAULT]
     if short and raised:

@@ -69,7 +69,10 @@ def met_at_store(case: Case) -> list[Event]:
 
     It counts them, or gave them what NCCL's start begins with.
     """
-    counted = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
+    counted = []
+    for event in case.of(StoreClients):
+        if event.data.joined == event.data.expected is not None:
+            counted.append(event)
     return [
         *counted,
         *case.of(NcclInit, phase="start"),

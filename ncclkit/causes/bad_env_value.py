@@ -168,7 +168,10 @@ def _nothing_to_choose(case: Case) -> Finding | None:
     lines = _complaints_of_nccl(case)
     if not lines:
         return None
-    limits = [p for p, name, value in _settings_of_job(case) if limiting(name, value)]
+    limits = []
+    for p, name, value in _settings_of_job(case):
+        if limiting(name, value):
+            limits.append(p)
     named = ""
     if limits:
         named = f" ({_setting_text(limits[0])})"
@@ -196,7 +199,10 @@ def _without_ib(case: Case) -> Finding | None:
     for p, name, value in _settings_of_job(case):
         if name == "NCCL_NET" and value.upper() == "IB":
             wants.append(p)
-    none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
+    none = []
+    for event in case.of(NcclIbDevices):
+        if not event.data.devices:
+            none.append(event)
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
         return None

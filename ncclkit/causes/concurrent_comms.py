@@ -158,7 +158,10 @@ def _point_to_point(case: Case) -> Finding | None:
 
 def _all_started(case: Case) -> Finding | None:
     """By the dumps, calls of several groups run on all of their ranks at once."""
-    stuck = [event for event in case.of(FlightStuck) if _states_of_ranks(event) == {"started"}]
+    stuck = []
+    for event in case.of(FlightStuck):
+        if _states_of_ranks(event) == {"started"}:
+            stuck.append(event)
     groups = {event.data.group for event in stuck}
     if len(groups) < 2:
         return None

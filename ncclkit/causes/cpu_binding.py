@@ -60,7 +60,10 @@ def diagnose(case: Case) -> Finding:
 
     Or where the facts of the hosts show it.
     """
-    wide = [event for event in case.of(NcclAffinity) if (event.data.cpus or 0) > 1]
+    wide = []
+    for event in case.of(NcclAffinity):
+        if (event.data.cpus or 0) > 1:
+            wide.append(event)
     missing = (
         "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
     )

@@ -120,14 +120,20 @@ def _starved_ranks(case: Case) -> Finding | None:
     worst = max(starved, key=lambda e: float(e.data.waited))
     ranks = ranks_in(starved)
     known = {None, *ranks}
-    waiting = [event for rank, event in states.waiting.items() if rank not in known]
+    waiting = []
+    for rank, event in states.waiting.items():
+        if rank not in known:
+            waiting.append(event)
     if states.dead:
         strength: Strength = "possible"
     elif waiting:
         strength = "proven"
     else:
         strength = "likely"
-    warned = [e for e in _worker_warnings(case) if e.rank in known]
+    warned = []
+    for e in _worker_warnings(case):
+        if e.rank in known:
+            warned.append(e)
     count, cores = worst.data.processes, worst.data.cores
     say = (
         f"The {count} processes of rank {worst.rank} share {cores} CPU"

@@ -293,6 +293,7 @@ def clip(text: str, limit: int = 6) -> list[str]:
     Of more than `limit` the first two and the last.
     """
     lines = [line[:240] for line in text.splitlines()]
+    # the first two lines say what it is, the last ones how it ended
     if len(lines) <= limit:
         return lines
     return [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]

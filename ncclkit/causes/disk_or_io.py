@@ -251,7 +251,10 @@ def _waits_for_data(event: Event) -> bool:
     """Whether the rank waits in a loader without workers, and computes less than a fifth of that
     time.
     """
-    steps = [row for row in event.data.steps if row.get("loading") is not None]
+    steps = []
+    for row in event.data.steps:
+        if row.get("loading") is not None:
+            steps.append(row)
     waited = sum(row["parts"]["data"] for row in steps)
     computed = sum(row["loading"] for row in steps)
     # with workers the CPU time of the rank says nothing of the loading
@@ -268,8 +271,14 @@ def _told_by_kernel(case: Case) -> Finding | None:
     storage.
     """
     rows = case.of(KernelStall)
-    lost = [e for e in rows if e.data.what in ("nfs", "storage")]
-    hung = [e for e in rows if e.data.what == "hung_task"]
+    lost = []
+    for event in rows:
+        if event.data.what in ("nfs", "storage"):
+            lost.append(event)
+    hung = []
+    for e in rows:
+        if e.data.what == "hung_task":
+            hung.append(e)
     if not lost and not hung:
         return None
     first = (lost or hung)[0]

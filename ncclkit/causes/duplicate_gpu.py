@@ -173,7 +173,10 @@ def _busy_gpu(case: Case) -> Finding | None:
 def _vague_refusal(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
     # with NCCL's last error, or its warnings, the reason would be said
-    lines = [e for e in matching(case.of(C10dError), "invalid usage") if not e.data.last_error]
+    lines = []
+    for event in matching(case.of(C10dError), "invalid usage"):
+        if not event.data.last_error:
+            lines.append(event)
     if not lines or case.of(NcclWarn):
         return None
     who = name_ranks(ranks_in(lines))

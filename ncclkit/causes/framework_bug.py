@@ -164,6 +164,7 @@ def _known_inconsistency(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
     pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
+        # the trackers know the whole message, not only its type
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
             who = who_of(lines)

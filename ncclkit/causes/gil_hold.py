@@ -59,7 +59,10 @@ def diagnose(case: Case) -> Finding:
     """
     went_well = [*case.of("c10d.timeout", "nccl.destroy"), *rank_states(case).ended.values()]
     missing = "a stack of each rank with native frames (`ncclkit attach`)"
-    closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
+    closed = []
+    for fact in case.facts_of("limits.ptrace_scope"):
+        if fact.value:
+            closed.append(fact)
     if closed:
         missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
     return first_finding(

@@ -58,6 +58,7 @@ def _best_limits(case: Case) -> dict[str, float]:
     """GPU model → the highest power limit of that model on any host, in W."""
     limits = {}
     for fact in case.facts_of("gpu."):
+        # limits differ between models: only cards of one model, on any host, are compared
         limits[(fact.host, fact.name.removesuffix(".power.limit"))] = fact.value
     best: dict[str, float] = defaultdict(float)
     for fact in case.facts_of("gpu."):

@@ -201,6 +201,7 @@ def _links_down(host: HostFacts) -> Iterator[Risk]:
     for gpu, fact in host.gpus("nvlink.links").items():
         links = number(fact.value) or 0
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
+        # NCCL spreads its data evenly over the links: the GPU with fewest decides
         if links < all_of_it:
             say = (
                 f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; it would slow every"
@@ -237,6 +238,7 @@ def _logged_by_driver(case: Case) -> Finding | None:
     first = xids[0]
     number = int(first.data.xid)
     bus = str(first.data.bus or "")
+    # the driver names a process, other lines of the same process its rank
     pids = {event.pid for event in xids} - {None}
     hit_ranks = set()
     for event in said + xids:

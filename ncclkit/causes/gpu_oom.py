@@ -119,6 +119,8 @@ def _failed_allocation(case: Case) -> Finding | None:
         gpu = f" {gpus[0]}"
     say = f"{who_are(ranks)} ran out of memory on its GPU{gpu}: {_request_in_words(first)}"
     advice = _advice(not by_torch, smaller_batch(case))
+    # a rank in a container stands in torch's list under a foreign number: the sums of the line
+    # decide whether another process is among them
     others = other_processes(first.text).clause
     if others:
         say += f"; {others}"
@@ -145,6 +147,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = ""
+        # in a container the list of processes stays empty
         if holders and holders.value:
             by = f" by {', '.join(map(_process_in_words, holders.value[:3]))}"
         have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"

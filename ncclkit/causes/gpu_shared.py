@@ -73,6 +73,7 @@ def _used_by_others(case: Case) -> Finding | None:
     """
     speed = measured_speed(case)
     shared = []
+    # GPUs that others use and a test at full speed harm nobody
     if speed and speed.slow:
         shared = [event for event in speed.others if event.data.gpus]
     if speed is None or not shared:

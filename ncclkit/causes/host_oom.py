@@ -210,7 +210,10 @@ def _shortage_facts(case: Case) -> list[Fact]:
     for fact in case.facts_of("memory.total"):
         if fact.value:
             total[fact.host] = fact.value
-    kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
+    kills = []
+    for f in case.facts_of("memory.oom_kills"):
+        if f.value:
+            kills.append(f)
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
     low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
     swaps = []
@@ -237,6 +240,7 @@ def _reported_oom(case: Case) -> Finding | None:
     ranks = tuple(sorted(reporting_ranks)) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
+    # only the kernel says whether a limit was reached or the machine was full
     by_kernel = None
     if isinstance(first.data, KernelOom):
         by_kernel = first.data
@@ -350,6 +354,7 @@ def _data_risks(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Ris
         strength = "likely"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
     fewer = _smaller_loader(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
+    # fewer workers help only where the data fits at all
     if ranks * dataset <= TIGHT * room:
         yield Risk(say, [fact, *facts], fewer, strength)
     else:  # with no worker at all the data would still be larger than the memory

@@ -315,10 +315,16 @@ def _resolves_to_itself(case: Case) -> Finding | None:
     """A name in a multi-node job resolves to each machine itself."""
     if len(_all_hosts(case)) < 2:
         return None
-    own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
+    own = []
+    for fact in case.facts_of("net.hostname.addresses"):
+        if _to_itself(fact):
+            own.append(fact)
     timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
     # a store asked for at 127.x is on the own host
-    local = [e for e in timeouts if _host_asked(e).startswith("127.")]
+    local = []
+    for event in timeouts:
+        if _host_asked(event).startswith("127."):
+            local.append(event)
     if not local and not (own and timeouts):
         return None
     if own:
@@ -369,7 +375,10 @@ def _own_names(case: Case) -> Finding | None:
         if fact.value == "lo":
             gloo[fact.host] = fact
     foreign = _misnamed_hosts(case)
-    own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
+    own = []
+    for f in case.facts_of("net.hostname.addresses"):
+        if f.host in gloo:
+            own.append(f)
     wrong_facts = []
     for fact in own:
         if not fact.value or _to_itself(fact) or fact.host in foreign:
@@ -427,14 +436,20 @@ def _name_gloo_interface(name: str) -> Advice:
 
 def _failed_without_address(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
-    named = [e for e in case.of(StoreConnectTimeout) if e.data.host]
+    named = []
+    for event in case.of(StoreConnectTimeout):
+        if event.data.host:
+            named.append(event)
     lines = matching(
         [*case.of(RendezvousError), *messages(case)],
         "connect() timed out",
         "connection to the C10d store",
     )
     # gloo before it names the address says only that it could not connect
-    unnamed = [e for e in case.of(GlooConnect) if not e.data.address]
+    unnamed = []
+    for e in case.of(GlooConnect):
+        if not e.data.address:
+            unnamed.append(e)
     if unnamed:
         say = (
             "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"

@@ -135,7 +135,10 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 def _memory_refused(case: Case) -> Finding | None:
     """The card refused to register GPU memory."""
-    lines = [e for e in family(case, "ib_setup") if str(e.data.call).startswith("ibv_reg_")]
+    lines = []
+    for event in family(case, "ib_setup"):
+        if str(event.data.call).startswith("ibv_reg_"):
+            lines.append(event)
     # no memory to lock is memlock_limit
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
@@ -255,7 +258,10 @@ def _setup_failed(case: Case) -> Finding | None:
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None
-    retries = [e for e in case.of(NcclInfo, family="retry") if "modify_qp" in e.text]
+    retries = []
+    for event in case.of(NcclInfo, family="retry"):
+        if "modify_qp" in event.text:
+            retries.append(event)
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
     number = first.data.errno or (
@@ -317,7 +323,10 @@ def _routed_gid(port: Mapping[str, Any]) -> int | None:
 def _advice(
     set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]
 ) -> tuple[Advice, ...]:
-    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    active = []
+    for port in ports:
+        if port.get("state") == "ACTIVE":
+            active.append(port)
     # an address of version 1, or a link-local one, is not routed
     index = next((entry for port in active if (entry := _routed_gid(port)) is not None), None)
     cards = ",".join(sorted({str(port.get("device")) for port in active}))

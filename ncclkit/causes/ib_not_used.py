@@ -159,7 +159,11 @@ def _sockets_everywhere(case: Case) -> Finding | None:
 def _no_library(case: Case) -> Finding | None:
     """NCCL of a job on several hosts found no libibverbs."""
     lines = case.of("nccl.warn", "nccl.info")
-    lacking = [e for e in lines if e.data.family == "no_ib_library"]
+    lacking = []
+    for event in lines:
+        if event.data.family == "no_ib_library":
+            lacking.append(event)
+    # within one machine no InfiniBand is needed
     across = spans_hosts(case) or len(name_hosts(case.of(NcclInit) or lacking)) != 1
     # a plugin that brings another network needs no libibverbs
     if not lacking or not across or _other_networks(case):
@@ -200,7 +204,10 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
-    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    active = []
+    for port in ports:
+        if port.get("state") == "ACTIVE":
+            active.append(port)
     names = sorted({str(port.get("device")) for port in active or ports})
     off = []
     if host.number("env.NCCL_IB_DISABLE"):

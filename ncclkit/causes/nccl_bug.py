@@ -73,7 +73,10 @@ def diagnose(case: Case) -> Finding:
 
 def _version_lines(case: Case) -> list[Event]:
     """Lines that name the version of NCCL."""
-    quoted = [event for event in case.of(C10dError) if event.data.nccl_version]
+    quoted = []
+    for event in case.of(C10dError):
+        if event.data.nccl_version:
+            quoted.append(event)
     return [*case.of(NcclVersion), *quoted]
 
 
@@ -88,7 +91,10 @@ def _known_defect(case: Case) -> Finding | None:
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
     stacks = case.of("stack", "c10d.stack")
     for defect in defects():
-        lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
+        lines = []
+        for e in matching(pool, *defect.fragments):
+            if _of_files(e, defect.files):
+                lines.append(e)
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = []
         for number in known:
@@ -133,7 +139,10 @@ def _crash_in_nccl(case: Case) -> Finding | None:
 
 def _failed_check(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
-    lines = [e for e in case.of(C10dError) if "internal error" in str(e.data.nccl_error)]
+    lines = []
+    for event in case.of(C10dError):
+        if "internal error" in str(event.data.nccl_error):
+            lines.append(event)
     # with NCCL's last error the reason is said
     lines = [e for e in lines if not e.data.last_error] or matching(
         case.of(NcclWarn), "Internal error:"

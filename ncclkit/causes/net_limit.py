@@ -104,6 +104,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     yield from _neighbour_risks(host)
     used = host.number("net.conntrack") or 0
     most = host.number("net.conntrack.max") or 0
+    # entries stay for days: what is nearly full now will not be empty when a job starts
     if used > FULL * most > 0:
         say = (
             f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those"
@@ -155,6 +156,7 @@ def _neighbour_risks(host: HostFacts) -> Iterator[Risk]:
             " some of its hosts"
         )
         facts = [host.fact("net.neighbours.overflows"), host.fact("net.neighbours.max")]
+    # each host of the network needs an entry of its own
     elif most is not None and nodes >= most:
         say = (
             f"the neighbour table has {most:.0f} entries and the job {nodes:.0f} nodes; some would"

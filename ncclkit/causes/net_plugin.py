@@ -81,7 +81,10 @@ def diagnose(case: Case) -> Finding:
 def _failed_plugin(case: Case) -> Finding | None:
     """The external plugin reports an error, or a crash or stack is in its code."""
     reported = _plugin_errors(case)
-    infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
+    infos = []
+    for e in case.of(NcclInfo, family="plugin"):
+        if matching([e], *BROKEN):
+            infos.append(e)
     refused = [e for e in infos if not BUILT_IN.search(e.text)]
     crash = []
     for event in case.of(KernelSegfault):
@@ -189,7 +192,10 @@ def _crashed_in_start(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """
-    loaded = [e for e in case.of(NcclInfo, family="plugin") if not BUILT_IN.search(e.text)]
+    loaded = []
+    for e in case.of(NcclInfo, family="plugin"):
+        if not BUILT_IN.search(e.text):
+            loaded.append(e)
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
     # after the start other things crash as well
     begun = set()

@@ -130,7 +130,10 @@ OF_PATHS = ("segfault", "packet_size", "own_name")
 def _other_reasons(case: Case) -> list[Event]:
     """What ends a process, whose connections then break because of that."""
     states = rank_states(case)
-    faults = [event for event in case.of(SystemFault) if event.data.what not in OF_PATHS]
+    faults = []
+    for event in case.of(SystemFault):
+        if event.data.what not in OF_PATHS:
+            faults.append(event)
     return [
         *states.dead.values(),
         *states.ended.values(),
@@ -197,6 +200,7 @@ def _timed_out(case: Case) -> Finding | None:
     links = case.of(KernelLink, state="down")
     if not timed_out and not (links and (broken or case.of(C10dTimeout))):
         return None
+    # the kernel's line names the device, the library's only its end of it
     first = (links or timed_out)[0]
     device = first.data.device
     end = "lost its route"
@@ -647,6 +651,7 @@ def _held_back(case: Case) -> Paths | None:
     ]
     if not slow:
         return None
+    # the slowest path is what all ranks wait for
     first = min(slow, key=lambda link: link.bandwidth or 0.0)
     back = links[first.dst, first.src]
     say = (
@@ -666,7 +671,10 @@ def _shared_ends(links: list[NetworkPath]) -> tuple[str, ...]:
     for link in links:
         ends.update((link.src, link.dst))
     # the end that all bad paths share is the one to look at
-    in_all = [end for end, count in ends.items() if count == len(links)]
+    in_all = []
+    for end, count in ends.items():
+        if count == len(links):
+            in_all.append(end)
     return tuple(sorted(in_all or ends))
 
 
@@ -703,7 +711,10 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         bound = mine[-1].expected or 0.0
         named = hosts if len(hosts) == 2 else ()
         # TCP waits at least 200 ms before it sends a lost packet again; twice is no chance
-        stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
+        stalls = []
+        for m in mine:
+            if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us):
+                stalls.append(m)
         if len(stalls) > 1:
             return (
                 f"{op} between {last.hosts} hosts "

@@ -41,7 +41,10 @@ def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     stands below what a job itself has said as firmly.
     """
     order = _Order([_modest(finding, findings) for finding in findings])
-    kept = [finding for finding in order.findings if not order.repeats_root(finding)]
+    kept = []
+    for finding in order.findings:
+        if not order.repeats_root(finding):
+            kept.append(finding)
     return sorted(kept, key=order.place)
 
 

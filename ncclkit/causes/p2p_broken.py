@@ -100,7 +100,10 @@ def diagnose(case: Case) -> Finding:
 
     All ranks launched it and none completes it.
     """
-    other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
+    other = []
+    for event in case.of(NcclChannel):
+        if event.data.via in ("SHM", "NET"):
+            other.append(event)
     # where somebody measured the copies, the figures decide and not a stuck start
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
@@ -205,7 +208,10 @@ def _from_stages(case: Case) -> Finding | None:
 
 def _wrong_values(case: Case) -> Finding | None:
     """nccl-tests counted wrong values: the data did not arrive as it was sent."""
-    lines = [e for e in case.of(NccltestsTable) if e.data.wrong]
+    lines = []
+    for event in case.of(NccltestsTable):
+        if event.data.wrong:
+            lines.append(event)
     if not lines:
         return None
     wrong = lines[0].data.wrong
@@ -281,6 +287,7 @@ def _slower_than_host(case: Case) -> Finding | None:
     slow = slow_copies(case)
     if not slow:
         return None
+    # the pair that is slowed most
     _, a, b, direct, fast = max(slow)
     gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
     names = tuple(str(gpu) for gpu in gpus)
@@ -457,6 +464,7 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
         tables = zip(gpus, with_p2p.data.values, without_p2p.data.values, strict=False)
         for a, direct_row, fast_row in tables:
             for b, direct, fast in zip(gpus, direct_row, fast_row, strict=True):
+                # without peer access, and on PCIe, both go the same way: equal figures are no sign
                 if a != b and direct * SLOWER < fast:
                     rows.append((fast / max(direct, 0.01), a, b, direct, fast))
     return rows

@@ -140,6 +140,7 @@ def _any_server(event: Event) -> bool:
     A program may open a port for metrics or a dashboard.
     """
     frames = [str(frame.get("file")) for frame in frames_of(event)]
+    # a program may open a port for metrics or a dashboard
     own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
     return own and not any("torch/distributed" in file for file in frames)
 
@@ -147,7 +148,10 @@ def _any_server(event: Event) -> bool:
 def _port_refused(case: Case) -> Finding | None:
     """A connection test could not open the rendezvous port on a host."""
     # the test opens the port itself, so a listener there is somebody else's
-    held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
+    held = []
+    for host in _tested.hosts(case).values():
+        if "in use" in host.refused:
+            held.append(host)
     if not held:
         return None
     port = next(

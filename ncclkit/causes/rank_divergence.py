@@ -171,7 +171,10 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                 f"At place {event.data.seq} of the sequence the ranks called {event.data.op} from "
             )
             say += f"different places of the program: {', '.join(calls)}"
-            known = [site for site in event.data.sites or () if site]
+            known = []
+            for site in event.data.sites or ():
+                if site:
+                    known.append(site)
             # two lines of the program are two calls; without them the size alone says so
             strength = "proven" if len(set(known)) > 1 else "likely"
             undecided = "."

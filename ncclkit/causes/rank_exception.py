@@ -220,6 +220,7 @@ def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) 
     for kind in kinds:
         reports.extend(case.of(kind))
     reports += [event for event in case.of(PythonException) if event.data.victim]
+    # a rank that raised is no victim, whatever else it printed
     own = set(ranks)
     return [event for event in reports if event.rank not in own]
 
@@ -241,7 +242,10 @@ def _lost_connections(case: Case) -> list[Event]:
 
 def _native_crash(case: Case) -> Finding | None:
     """A process crashed in native code."""
-    crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
+    crashed = []
+    for event in crashes(case):
+        if (signal_of(event) or SEGFAULT) in SIGNALS:
+            crashed.append(event)
     # a process that the kernel killed for memory may be seen to crash as well
     if not crashed or case.of(KernelOom):
         return None
@@ -249,7 +253,10 @@ def _native_crash(case: Case) -> Finding | None:
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
     dead = set(ranks)
-    seen = [stack for rank, stack in stacks(case).items() if rank in dead]
+    seen = []
+    for rank, stack in stacks(case).items():
+        if rank in dead:
+            seen.append(stack)
     where = next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
     say = f"{who_are(ranks)} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += (

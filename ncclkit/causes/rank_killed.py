@@ -218,6 +218,7 @@ def _closed_terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
+    # SIGHUP goes to all that was started in a terminal
     lines = case.of("elastic.signal", "elastic.stop", signal=1)
     lines += case.of(SystemFault, what="hangup")
     if not lines:
@@ -308,6 +309,7 @@ def _signal_number(end: Event) -> int:
     is_exit = isinstance(end.data, (ElasticExit, ElasticRoot, SlurmEvent))
     number = None
     if is_exit:
+        # Slurm gives the signal, torchrun a negative exit code
         number = end.data.signal or end.data.exitcode
     return abs(int(number or 9))
 

@@ -90,7 +90,10 @@ def recovered(finding: Finding, case: Case) -> Finding:
     # its end, which its own verdict reads
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of(RunEnd):
         return finding
-    fatal = [event for event in case.events if event.kind in FATAL]
+    fatal = []
+    for event in case.events:
+        if event.kind in FATAL:
+            fatal.append(event)
     done = lines_after(case, lines, case.of(JobDone))
     went_on = done
     # steps alone show less than the end of a job: they outweigh only what was a mere possibility
@@ -127,14 +130,20 @@ def _quoted(finding: Finding, case: Case) -> bool:
     Documentation and source code quote errors.
     """
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     quoting = (event.path in documents or is_quotation(event.text) for event in events)
     return finding.verdict == "found" and bool(events) and all(quoting)
 
 
 def _is_source(finding: Finding) -> bool:
     """Whether it rests on lines of source code alone, or of a compiler or of git."""
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     kernel = any(event.kind.startswith("kernel.") for event in events)
     return bool(events) and not kernel and all(is_source(event.text) for event in events)
 
@@ -152,7 +161,10 @@ def _seen_live(finding: Finding) -> bool:
 
     Without sequence numbers a rank may only be on its way.
     """
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     return any(isinstance(event.data, FlightFinding) and event.data.live for event in events)
 
 
@@ -167,12 +179,18 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     # a timeout is written long after the call that it speaks of, so its line does not say when the
     # trouble began
     said = [event for event in lines if event.kind not in WAITS] or lines
-    errors = [event.data for event in said if isinstance(event.data, SystemFault)]
+    errors = []
+    for event in said:
+        if isinstance(event.data, SystemFault):
+            errors.append(event.data)
     if any(error.what in LASTING for error in errors):
         return finding
     last = max(said, key=lambda event: (event.path, event.line))
     # lines of different files have no order but by clocks, which may disagree
-    steps = [e for e in _lived(case, said) if e.path == last.path]
+    steps = []
+    for e in _lived(case, said):
+        if e.path == last.path:
+            steps.append(e)
     ends = [event for event in fatal if steps and is_later(event, steps[-1])]
     # near the lines the steps may be those of ranks that had not missed the dead one yet
     far = bool(steps) and (
@@ -203,7 +221,10 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
         return lines_after(case, said, work)
     # a rank that itself times out later was alive after its error, up to that timeout
     waits = [Span(event for event in case.of(*WAITS) if event.rank == rank) for rank in ranks]
-    later = [event for event in work if all(is_later(event, line) for line in said)]
+    later = []
+    for event in work:
+        if all(is_later(event, line) for line in said):
+            later.append(event)
     return [event for event in later if all(own.ends_after(event) for own in waits)]
 
 
@@ -220,7 +241,10 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
     # the finding may rest on that very error
     errors = [event for event in errors if event not in finding.evidence]
     # lines of a launcher stand anywhere in a log of all ranks
-    stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
+    stray = []
+    for line in said:
+        if line.rank is None and (not UNCAUGHT.match(line.text)):
+            stray.append(line)
     return any(all(line in stray or is_later(line, error) for line in said) for error in errors)
 
 
@@ -236,7 +260,10 @@ def _long_before(finding: Finding, case: Case) -> bool:
     known = [time for time in times if time is not None]
     if not known or len(known) < len(finding.evidence):
         return False
-    steps = [event.time - max(known) for event in case.of(StepProgress) if event.time]
+    steps = []
+    for event in case.of(StepProgress):
+        if event.time:
+            steps.append(event.time - max(known))
     begun = [
         e.time - (e.data.ran_ms or 0) / 1000 - max(known) for e in case.of(C10dTimeout) if e.time
     ]
@@ -258,7 +285,10 @@ def _meetings(case: Case) -> list[Event]:
     Communicators made, steps done, collectives begun.
     """
     done = initialized(case)
-    joined = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
+    joined = []
+    for event in case.of(StoreClients):
+        if event.data.joined == event.data.expected is not None:
+            joined.append(event)
     begun = [
         e for e in case.of(C10dTimeout) if e.data.seq != 1
     ]  # the first one begins without the others

@@ -337,7 +337,10 @@ class Text:
         placed = zip(self._words, self.lines, strict=True)
         weighed = [(weight[words], line, event) for words, (line, event) in placed]
         places = {(sign.path, sign.line) for sign in signs}
-        told = [item for item in weighed if (item[2].path, item[2].line) in places]
+        told = []
+        for item in weighed:
+            if (item[2].path, item[2].line) in places:
+                told.append(item)
         # a line that says failure is what a reader looks for; the heaviest line may be mere chatter
         # of the same set-up
         weighed = told or weighed

@@ -105,7 +105,10 @@ def _passed_exchange(case: Case) -> Finding | None:
 
     It expects more than it was sent.
     """
-    waits = [e for e in rank_states(case).waiting.values() if sequence_of(e) is not None]
+    waits = []
+    for event in rank_states(case).waiting.values():
+        if sequence_of(event) is not None:
+            waits.append(event)
     first = min((e.data.seq for e in waits), default=0)
     sides = []
     # an exchange may be completed on ranks that were sent all they expected
@@ -193,6 +196,7 @@ def _is_single_call(frame: Mapping[str, Any]) -> bool:
 
     Sockets, loggers and programs have functions of these names, too.
     """
+    # sockets and loggers have functions of these names, too
     return frame.get("func") in ("send", "recv") and "torch/distributed" in str(frame.get("file"))
 
 
@@ -347,6 +351,7 @@ def _pairs_in_dumps(case: Case) -> Finding | None:
         say = _unmatched_now(case, wrong[0])
     else:
         say = _unmatched_in_words(wrong[0])
+    # with dumps of two ranks alone both are named
     pair: set[int] = set()
     for event in wrong:
         pair.update((event.data.src, event.data.dst))
@@ -423,9 +428,13 @@ def _facing_ranks(case: Case) -> Finding | None:
 
 def _last_calls(case: Case) -> Finding | None:
     """The log of calls ends in sends and receives, which is only the symptom."""
-    calls = [e for e in case.of(NcclOp) if e.data.op in ("Send", "Recv")]
+    calls = []
+    for event in case.of(NcclOp):
+        if event.data.op in ("Send", "Recv"):
+            calls.append(event)
     if not calls or case.of(NcclDestroy):
         return None
+    # a list of calls ends where its reader cut it: only the end is a sign
     last = calls[-2:]
     say = (
         f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in"

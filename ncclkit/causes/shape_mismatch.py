@@ -245,7 +245,10 @@ def _logged_mismatch(case: Case) -> Finding | None:
 
 def _library_mismatch(case: Case) -> Finding | None:
     gloo = case.of(GlooSizeMismatch)
-    nccl = [e for e in family(case, "ib_completion") if e.data.status == LENGTH_ERROR]
+    nccl = []
+    for event in family(case, "ib_completion"):
+        if event.data.status == LENGTH_ERROR:
+            nccl.append(event)
     nccl += matching(
         [
             *family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"),

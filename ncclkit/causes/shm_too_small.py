@@ -96,7 +96,10 @@ def _refused_file(case: Case) -> Finding | None:
     if not lines:
         return None
     small = _small_sizes(case)
-    certain = [event for event in lines if not matching([event], *REASONS)]
+    certain = []
+    for event in lines:
+        if not matching([event], *REASONS):
+            certain.append(event)
     strength: Strength = "likely"
     if certain and (_on_shm(certain) or small):
         strength = "proven"
@@ -138,7 +141,10 @@ def _unnamed_error(case: Case) -> Finding | None:
     # with NCCL's warnings the call would be named, and so it is by a last error
     if case.of(NcclWarn):
         return None
-    lines = [event for event in _unnamed_errors(case) if "Last error" not in event.text]
+    lines = []
+    for event in _unnamed_errors(case):
+        if "Last error" not in event.text:
+            lines.append(event)
     if not lines:
         return None
     return found(
@@ -179,6 +185,7 @@ def _shm_errors(case: Case) -> list[Event]:
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
+    # a full disk is disk_or_io
     lines += [e for e in case.of(SystemFault, what="no_space") if "/dev/shm" in e.text]
     return lines
 
@@ -201,6 +208,7 @@ def _on_shm(lines: list[Event]) -> bool:
 def _finding(why: list[Event], facts: list[Fact], strength: Strength) -> Finding:
     size = None
     for fact in facts:
+        # what is free changes; the size is what the container was given
         if fact.name.endswith("size"):
             size = fact.value
             break

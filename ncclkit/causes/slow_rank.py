@@ -301,7 +301,10 @@ def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
         else:
             gone = states.ended | states.waiting
             absent = report.data.missing
-        late = [rank for rank in absent or () if rank not in gone]
+        late = []
+        for rank in absent or ():
+            if rank not in gone:
+                late.append(rank)
         if late:
             alive = []
             if asked:
@@ -340,7 +343,10 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     # a running job was looked at twice, which says more than one stack
     if positions_of_case(case).keys() & seen.keys():
         return None
-    busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
+    busy = []
+    for rank, stack in seen.items():
+        if not in_collective(stack.data.frames):
+            busy.append(rank)
     ended_early = any(e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of(RunEnd))
     # where most ranks are busy, it is the phase of the job
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
@@ -417,6 +423,7 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     limit = min(limits, default=None)
     reported = []
     for e in case.of(FlightLate):
+        # a lag well within the timeout cannot be why it passed
         if limit and e.data.seconds[str(e.data.worst)] > limit / 2:
             reported.append(e)
     if reported:
@@ -535,6 +542,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     if seen[0].condition:
         more = f", {inside(seen[0].condition)}"
     at_work = any(stand.moved for stand in seen)
+    # a rank that moves may come by itself
     moves = ""
     if at_work:
         moves = " (it moves on)"
@@ -654,7 +662,10 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     Empty where no stack shows it.
     """
     late = set(ranks)
-    seen = [stack for rank, stack in stacks(case).items() if rank in late]
+    seen = []
+    for rank, stack in stacks(case).items():
+        if rank in late:
+            seen.append(stack)
     return next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
 
 
@@ -674,6 +685,7 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     shares = {}
     for event in why:
         if event.kind == "telemetry.utilization":
+            # the main thread alone: NCCL's own threads spin whatever the rank does
             shares[event.rank] = event.data.main
     mine = []
     for rank in ranks:
@@ -719,7 +731,10 @@ def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
     ended = {e.data.reason for e in case.of(RunEnd)} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
-    others = [event for event in case.of(TelemetryUtilization) if event.rank not in odd]
+    others = []
+    for event in case.of(TelemetryUtilization):
+        if event.rank not in odd:
+            others.append(event)
     return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
@@ -738,6 +753,7 @@ def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
         *case.of(StoreWait),
         *case.of(RunEnd, reason="deadline"),
     ]
+    # a process that died at once is another cause
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if (
         not (missing and waits)
@@ -784,7 +800,10 @@ def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
 
 def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
-    running = [e for e in case.of(StepProgress) if rank_of(e) not in states.waiting]
+    running = []
+    for event in case.of(StepProgress):
+        if rank_of(event) not in states.waiting:
+            running.append(event)
     if not states.waiting or not running or states.ended or _calls_differ(states):
         return None
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000

@@ -100,6 +100,7 @@ def _owner_at_work(case: Case) -> Finding | None:
     """A rank waits for the lock while another one compiles and holds it: nothing is stale."""
     compiles = []
     for event in _lines_with_frames(case):
+        # only the rank that holds the lock runs these functions
         if any(COMPILES.match(str(frame.get("func"))) for frame in event.data.frames or ()):
             compiles.append(event)
     waits = _waits(case)
@@ -126,10 +127,14 @@ def _waits_for_lock(case: Case) -> Finding | None:
         *ranks,
     }
     strength: Strength = "likely"
+    # a lock that is hours old has no owner at work, whoever cannot be seen
     if blind and age < HOUR:
         strength = "possible"
     at_the_lock = set(ranks)
-    others = [rank for rank in states.waiting if rank not in at_the_lock]
+    others = []
+    for rank in states.waiting:
+        if rank not in at_the_lock:
+            others.append(rank)
     say = (
         f"{who_are(ranks, waits[0].host)} waited for the lock of a C++"
         f" extension{_place_of_load(waits[0])}, and "
@@ -153,6 +158,7 @@ def _waits_for_lock(case: Case) -> Finding | None:
 
 def _place_of_load(wait: Event) -> str:
     """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
+    # the program's own line tells which extension it is
     frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
     if frame and is_own(frame):
         return f" ({place(frame)})"

@@ -131,7 +131,10 @@ def _unreached_store(case: Case) -> Finding | None:
 def _strength_of_refusal(case: Case, lines: list[Event], host: str) -> Strength:
     # a name that leads nowhere or astray, or a port that was taken, is another cause's
     own_name = case.of(SystemFault, what="own_name")
-    misled = [event for event in own_name if host and host in event.text]
+    misled = []
+    for event in own_name:
+        if host and host in event.text:
+            misled.append(event)
     unresolved = case.of(SystemFault, what="unresolved")
     other_reason = case.of(StoreResolve, StoreBind) or unresolved or misled
     local = re.match(r"127\.|localhost$", host)
@@ -218,6 +221,7 @@ def _other_endpoint(case: Case, host: str, port: object, foreign: bool) -> tuple
     """Advice to use the first host's address in the network that joins all hosts, or another port
     of that address.
     """
+    # only an address that all hosts reach by their facts is worth naming
     joined = shared_network(case)
     there = next((name for name, _ in holders(case, host)), host)
     if there not in joined or not is_whole(str(port)):
@@ -262,6 +266,7 @@ def _not_ours(case: Case) -> Finding | None:
         " this address: it "
     )
     say += "belongs to another host, or to a network that does not exist there."
+    # the endpoint itself is wrong: to try to reach it would be no use
     advice = _advice(host, port)[::-1]
     return found(
         ID,

@@ -34,6 +34,7 @@ def suspect_finding(
     signs: the lines that say failure or complaint.
     """
     look = look_advice(suspect.look)
+    # a rule has read the very lines: it says more than a count
     if by_rule is not None:
         return replace(by_rule, advice=(look, *by_rule.advice))
     about = page(suspect.cause)

@@ -109,6 +109,7 @@ def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
         for piece in finding.evidence
         if isinstance(piece, Event) and piece.kind == "python.exception"
     ]
+    # NameError and its like are of the program alone, whatever the text resembles
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if (
         not sign

@@ -222,6 +222,7 @@ PING = Advice(
 
 def _unreached_setting(case: Case) -> Finding | None:
     """A longer timeout was set elsewhere, and the group that timed out did not get it."""
+    # a new group takes the backend's default and not its parent's timeout
     short, raised = unreached_timeout(case)
     if not short:
         return None
@@ -264,7 +265,10 @@ def _short_timeout(case: Case) -> Finding | None:
     """The timeout is far below the default."""
     waits = in_order(rank_states(case).waiting.values())
     # half of the default: somebody chose it
-    lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
+    lines = []
+    for event in waits:
+        if (timeout_of(event) or DEFAULT_MS) < SHORT_MS:
+            lines.append(event)
     if not lines:
         return None
     who = who_of(lines)
@@ -279,7 +283,10 @@ def _short_timeout(case: Case) -> Finding | None:
     )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
     # steps below the timeout in the same file: the job went on
-    moving = [e for e in case.of(StepProgress) if e.line > first_line.get(e.path, math.inf)]
+    moving = []
+    for e in case.of(StepProgress):
+        if e.line > first_line.get(e.path, math.inf):
+            moving.append(e)
     strength: Strength = "possible"
     if moving:
         strength = "likely"
@@ -298,10 +305,14 @@ def _default_timeout(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have
     completed.
     """
-    lines = [e for e in in_order(rank_states(case).waiting.values()) if op_of(e)]
+    lines = []
+    for event in in_order(rank_states(case).waiting.values()):
+        if op_of(event):
+            lines.append(event)
     if (
         not lines
         or case.of(Stack)
+        # where all ranks are inside, or in pairs, waiting longer ends nothing
         or all_waiting(case, rank_states(case))
         or only_point_to_point(lines)
     ):

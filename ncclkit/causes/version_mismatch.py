@@ -231,6 +231,7 @@ def _loaded_differently(case: Case) -> Finding | None:
         for version, ranks in (odd, *others)
     ]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
+    # DDP's own comparison shows that the releases do differ in what counts
     checked = model_mismatch(case)
     say += ", and DDP found that their models differ." if checked else "."
     other_hosts: set[str] = set()
@@ -301,6 +302,7 @@ def _one_host() -> Experiment:
 
 def _different_libraries(case: Case) -> Finding | None:
     """Hosts whose ranks would load different versions; the minority is named first."""
+    # NCCL first: it is what refuses
     for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
         having: dict[str, list[Fact]] = {}
         for fact in case.facts_of(name):

@@ -150,7 +150,10 @@ def _other_sizes(case: Case) -> list[Event]:
     Empty where there is no majority.
     """
     # before 2.16 NCCL names no communicator, and sub-groups have other sizes rightly
-    starts = [e for e in case.of(NcclInit, phase="start") if e.data.comm_id]
+    starts = []
+    for event in case.of(NcclInit, phase="start"):
+        if event.data.comm_id:
+            starts.append(event)
     # where we started the ranks their number is known, and no vote is needed
     plans = _worker_plans(case)
     if plans:
@@ -165,9 +168,15 @@ def _other_sizes(case: Case) -> list[Event]:
 
 
 def _clients_mismatch(case: Case) -> Finding | None:
-    reported = [e for e in case.of(StoreClients) if None not in (e.data.joined, e.data.expected)]
+    reported = []
+    for event in case.of(StoreClients):
+        if None not in (event.data.joined, event.data.expected):
+            reported.append(event)
     # a number beyond every cluster was misread from a damaged line
-    lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
+    lines = []
+    for e in reported:
+        if e.data.joined < e.data.expected <= LARGEST:
+            lines.append(e)
     many = [e for e in reported if e.data.joined > e.data.expected]
     if many:
         joined, expected = many[-1].data.joined, many[-1].data.expected
@@ -380,7 +389,10 @@ def _worker_plans(case: Case) -> list[Event]:
 
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
-    inits = [e for e in case.of(NcclInit) if not e.data.parent]
+    inits = []
+    for e in case.of(NcclInit):
+        if not e.data.parent:
+            inits.append(e)
     started = set()
     for event in inits:
         if event.data.phase == "start" and isinstance(event.data.rank, int):

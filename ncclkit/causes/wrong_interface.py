@@ -138,7 +138,10 @@ def _announced_address(case: Case) -> Finding | None:
             say += ": each host reaches only itself there."
         else:
             say += ": it exists only inside that host."
-        asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
+        asked = []
+        for fact in case.facts_of("env.GLOO_SOCKET_IFNAME"):
+            if fact.value:
+                asked.append(fact)
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
         hosts = tuple(host for host, _ in held)
         name = common_interface(case)
@@ -230,7 +233,10 @@ def _by_address(events: list[Event]) -> dict[str, list[Event]]:
 
 def _inside_interface(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
-    bad = [e for e in case.of(NcclBootstrap) if _is_virtual(e)]
+    bad = []
+    for event in case.of(NcclBootstrap):
+        if _is_virtual(event):
+            bad.append(event)
     refused = _refused_connections(case)
     # within one machine a virtual interface serves as well as any
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
@@ -447,6 +453,7 @@ def _network_of_address(address: str) -> str | None:
 def _finding(
     case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()
 ) -> Finding:
+    # facts tell of every host, the lines of those at fault
     hosts = name_hosts(piece for piece in why if isinstance(piece, Event))
     name = common_interface(case)
     advice = (
