@@ -29,7 +29,7 @@ Read more
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import (
@@ -194,39 +194,46 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
         if name.startswith("NCCL"):
             env[name] = ",".join(names)
     gone = sorted(both - env.keys())
-    change = {"unset": gone} if gone else {}
-    command = f"unset {gone[0]}" if gone else "ip -brief address"
     # NCCL takes a list and uses the name that a host has; gloo needs all names of a list
     if variable in env:
-        return Advice(
-            f"List the interfaces that join the hosts in {variable}: {named}"
-            + (f"; and unset {gone[0]}, which can name only one for all hosts." if gone else "."),
-            env,
-            command=command,
-            why=(
-                "Different machines name their interfaces differently; from a list NCCL takes the"
-                " one that a host has."
-            ),
-            check=(
-                "The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one"
-                " network."
-            ),
-            risk=(
-                "Each name is a prefix: a host with several interfaces that pass takes the first of"
-                " its own list."
-            )
-            + (
-                " Without the other variable gloo uses the address of the host's own name."
-                if gone
-                else ""
-            ),
-            change=change,
-        )
+        return _list_names(variable, named, env, gone)
+    return _name_on_each_host(variable, named, env, gone)
+
+
+def _list_names(variable: str, named: str, env: Mapping[str, str], gone: Sequence[str]) -> Advice:
+    do = f"List the interfaces that join the hosts in {variable}: {named}."
+    risk = (
+        "Each name is a prefix: a host with several interfaces that pass takes the first of"
+        " its own list."
+    )
+    if gone:
+        do = f"{do[:-1]}; and unset {gone[0]}, which can name only one for all hosts."
+        risk += " Without the other variable gloo uses the address of the host's own name."
+    return Advice(
+        do,
+        env,
+        command=_command_without(gone),
+        why=(
+            "Different machines name their interfaces differently; from a list NCCL takes the"
+            " one that a host has."
+        ),
+        check=(
+            "The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one"
+            " network."
+        ),
+        risk=risk,
+        change=_change_without(gone),
+    )
+
+
+def _name_on_each_host(
+    variable: str, named: str, env: Mapping[str, str], gone: Sequence[str]
+) -> Advice:
     return Advice(
         f"Name on each host the interface that joins it to the others: {named}; or unset {variable}"
         " for the default.",
         env,
-        command=command,
+        command=_command_without(gone),
         why=(
             "Different machines name their interfaces differently. Of a list gloo needs all names"
             " on a host, NCCL one."
@@ -236,8 +243,20 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
             "Without the variable gloo uses the address of the host's own name, which must not be"
             " 127.x."
         ),
-        change=change,
+        change=_change_without(gone),
     )
+
+
+def _command_without(gone: Sequence[str]) -> str:
+    if gone:
+        return f"unset {gone[0]}"
+    return "ip -brief address"
+
+
+def _change_without(gone: Sequence[str]) -> dict[str, list[str]]:
+    if gone:
+        return {"unset": [*gone]}
+    return {}
 
 
 def _variables_with(case: Case, wanted: str) -> set[str]:
@@ -387,4 +406,8 @@ def start(case: Case) -> Experiment:
 CHECK = Preflight(
     ID, reads=tuple(FILTERS), risks=_host_risks, fine="NCCL and gloo find an interface.", next=start
 )
-REMEDIES = (*_advice("NCCL_SOCKET_IFNAME", "", ["<interface>"]), ADDRESSED)
+REMEDIES = (
+    *_advice("NCCL_SOCKET_IFNAME", "", ["<interface>"]),
+    _name_on_each_host("the variable", "<interface> on <host>", {}, []),
+    ADDRESSED,
+)
