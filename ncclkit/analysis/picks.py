@@ -63,7 +63,24 @@ def who_of(events: Iterable[Event], host: str = "") -> str:
 
     At the start of a sentence.
     """
-    return f"{text.start(name_ranks(ranks_in(events)))}{on(host)}"
+    return who_are(ranks_in(events), host)
+
+
+def who_are(ranks: Iterable[int], host: str = "") -> str:
+    """The same of ranks that are known by their numbers."""
+    return f"{text.start(name_ranks(ranks))}{on(host)}"
+
+
+def facts_below(case: Case, name: str, enough: float) -> list[Fact]:
+    """Facts of the job's hosts whose number is less than `enough`.
+
+    Limits say -1 where there is none: that is not below anything.
+    """
+    low_facts = []
+    for fact in of_job_hosts(case, case.facts_of(name)):
+        if isinstance(fact.value, (int, float)) and 0 <= fact.value < enough:
+            low_facts.append(fact)
+    return low_facts
 
 
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
@@ -226,7 +243,11 @@ def env_of(case: Case, name: str) -> list[Event]:
 
 def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
     """The finding of the first witness that has one."""
-    return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
+    for witness in witnesses:
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    return None
 
 
 OWN_TESTS = ("connect.", "experiment.", "resources.", "told.")

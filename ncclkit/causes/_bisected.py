@@ -72,13 +72,18 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
         if not group.bad:
             events.append(group.event)
     why = pick(bad[:4], events, limit=7)
-    nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
+    nodes = []
+    for host, ranks in staged.nodes.items():
+        if set(ranks) & set(one.within):
+            nodes.append(host)
     between = len(nodes) > 1
+    # what fails by itself needs no path to fail
     alone = one.what in ("rank", "node")
     if len(staged.nodes) > 1:
         hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks))
     else:
         hosts = ()
+    # several faults at once may hide each other's culprits
     sure = one.what in ("rank", "node", "interaction", "path") and len(state.found) == 1
     strength: Strength = "possible"
     if sure:
@@ -99,7 +104,10 @@ def _slow_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | Non
     ranks = sorted({*staged.suspects, *staged.slow_ranks}) or sorted(
         {rank for pair in slow for rank in (pair.a, pair.b)}
     )
-    alone = [event for event in case.of(StageRank) if event.rank in staged.slow_ranks]
+    alone = []
+    for event in case.of(StageRank):
+        if event.rank in staged.slow_ranks:
+            alone.append(event)
     others = []
     for pair in staged.pairs:
         if not pair.slow and pair.event:
@@ -109,6 +117,7 @@ def _slow_ranks(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | Non
         if pair.event:
             events.append(pair.event)
     why = pick(events, alone, others[:2], limit=6)
+    # a rank that is slow alone slows its pairs on any path
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
     if between:
         hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))

@@ -173,6 +173,7 @@ def misfit(case: Case) -> Misfit | None:
 
     None where nothing is known not to.
     """
+    # a job that runs shows that things fit, whatever a table says
     if not (failed(case) or case.of(CudaDriver) or family(case, "cuda", "driver")):
         return None
     models = _first_of_each(_gpu_models(case))
@@ -181,6 +182,7 @@ def misfit(case: Case) -> Misfit | None:
     used = _first_of_each(_nccl_releases(case))
     for model, seen in models:
         kind = next((gpu for gpu in gpus() if gpu.name.search(model)), None)
+        # a GPU that the table does not know proves nothing
         if kind is None:
             continue
         for cuda, said in built:
@@ -194,6 +196,7 @@ def misfit(case: Case) -> Misfit | None:
                 else:
                     need = f"that ended with {_dotted_version(kind.until)}"
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
+        # few GPUs need a certain NCCL; for the others the table is empty
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
                 say = (
@@ -259,6 +262,8 @@ def _cuda_of_build(case: Case) -> list[tuple[Release, Evidence]]:
     found = found or [
         ((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels_of_torch(case)
     ]
+    # NCCL names the CUDA that it was built with itself, which a container may have changed beside
+    # torch
     own: list[Event] = [event for event in case.of(NcclVersion) if event.data.cuda]
     return [*found] or [(release(event.data.cuda)[:2], event) for event in own]
 
@@ -282,6 +287,7 @@ def _wheels_of_torch(case: Case) -> list[tuple[Wheel, Evidence]]:
     known = {wheel.torch: wheel for wheel in wheels()}
     plain = []
     for text, piece in pieces:
+        # a version that names its CUDA needs no table
         if "+" not in text:
             plain.append((known.get(release(text)[:2]), piece))
     rows = []

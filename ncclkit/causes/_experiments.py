@@ -18,6 +18,29 @@ RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 out."""
 
 
+def experiment_of(
+    question: str, plan: Mapping[str, Any], outcomes: Mapping[str, tuple[str, str]]
+) -> Experiment:
+    """The experiment of one table.
+
+    plan: what is changed, in the words of `runs.changed`.
+    outcomes: cause → one of `OUTCOMES`, and in words what is seen if it is the one.
+    """
+    predicts, expects = {}, {}
+    for cause, (outcome, seen) in outcomes.items():
+        predicts[cause] = seen
+        expects[cause] = outcome
+    return Experiment(question, plan, predicts, expects)
+
+
+def check_of(what: str, question: str, predicts: Mapping[str, str]) -> Experiment:
+    """A look at ``connections`` or ``resources`` that starts no rank.
+
+    predicts: cause → in words what the look finds if it is the one.
+    """
+    return Experiment(question, {"check": what}, predicts, dict.fromkeys(predicts, "found"))
+
+
 def minimal(
     question: str, works: Mapping[str, str], fails: Mapping[str, str], **more: Any
 ) -> Experiment:
@@ -40,6 +63,7 @@ def over_gloo(
     works, fails: cause → in words what is seen if it is the one.
     """
     plans = [event.data for event in case.of(WorkerPhase, phase="plan")]
+    # it runs over gloo already: the same job again would answer nothing
     if any(plan.backend == "gloo" for plan in plans):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
@@ -51,6 +75,7 @@ def unasked(case: Case, *experiments: Experiment) -> Experiment:
 
     The last one where all were.
     """
+    # what was tried once would show the same again: the next one tells more
     asked = {event.data.question for event in case.of(ExperimentCheck)}
     return next(
         (experiment for experiment in experiments if experiment.question not in asked),
@@ -74,8 +99,7 @@ def limits(question: str, *causes: str) -> Experiment:
 
     Tried without any rank, and given back at once.
     """
-    predicts = {cause: LIMITS[cause] for cause in causes}
-    return Experiment(question, {"check": "resources"}, predicts, dict.fromkeys(predicts, "found"))
+    return check_of("resources", question, {cause: LIMITS[cause] for cause in causes})
 
 
 def machine() -> Experiment:
@@ -91,6 +115,7 @@ def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
 
     That names the one of these causes that it shows.
     """
+    # the diagnosis of the recorded run names the cause by itself
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))
 
 
@@ -99,6 +124,7 @@ def meeting(case: Case) -> Experiment:
 
     Names and ports of hosts that are ours to enter, else the live test.
     """
+    # hosts of somebody else's job cannot be entered
     if not can_simulate_again(case):
         return minimal(
             "Do the same ranks meet for a plain all_reduce, without the program?",
@@ -111,14 +137,14 @@ def meeting(case: Case) -> Experiment:
                 "store_unreachable": "they do not: no answer",
             },
         )
-    predicts = {
-        "hostname_resolution": "a host finds no address for a name, or one of 127.x",
-        "store_unreachable": "the addresses are right, but the rendezvous port does not answer",
-        "wrong_interface": "they meet, but the address that NCCL would announce does not answer",
-    }
-    question = (
-        "Does every host find the others by name, and do their ports answer, without any rank?"
-    )
-    return Experiment(
-        question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found")
+    return check_of(
+        "connections",
+        "Does every host find the others by name, and do their ports answer, without any rank?",
+        {
+            "hostname_resolution": "a host finds no address for a name, or one of 127.x",
+            "store_unreachable": "the addresses are right, but the rendezvous port does not answer",
+            "wrong_interface": (
+                "they meet, but the address that NCCL would announce does not answer"
+            ),
+        },
     )

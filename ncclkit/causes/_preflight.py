@@ -105,6 +105,7 @@ class HostFacts:
                 facts = [*self.each(name).values()]
             else:
                 facts = [self.facts.get(name) or Fact(name, host=self.name)]
+            # of a pattern one GPU that answers is enough to be judged
             if all(fact.value is None for fact in facts):
                 blind.append(facts[0] if facts else Fact(name, host=self.name))
         return blind
@@ -152,6 +153,7 @@ class Preflight:
                 seen.append((risk, host.name))
         if not seen:
             return None
+        # the gravest first: two of them are said in words, the rest is counted
         seen.sort(key=lambda pair: pair[0].strength != "likely")
         risks = [risk for risk, _ in seen]
         gpus: set[str] = set()
@@ -159,6 +161,7 @@ class Preflight:
             gpus.update(risk.gpus)
         return found(
             self.cause,
+            # what a job itself says weighs more than what its hosts might do to one
             "possible" if failed(case) else risks[0].strength,
             _risk_sentences(seen),
             pick(*([fact for fact in risk.facts if fact] for risk in risks)),
@@ -224,6 +227,7 @@ def _hosts_with_facts(case: Case, names: Sequence[str]) -> list[HostFacts]:
         asked.append(case.facts[at])
     job = {}
     for fact in asked:
+        # what the job is to be was told once, and holds on each host
         if fact.name.startswith("job.") and fact.name in names:
             job[fact.name] = fact
     hosts: dict[str, HostFacts] = {}
@@ -242,6 +246,7 @@ def _places_of_names(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
     Each of many checks asks for a few.
     """
     places: dict[str, list[int]] = {}
+    # each of 46 causes asks for a few facts: one index in place of 46 walks over all hosts
     for at, fact in enumerate(case.facts):
         places.setdefault(fact.name, []).append(at)
     return frozenset(places), places

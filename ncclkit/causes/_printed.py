@@ -25,6 +25,7 @@ def pending_calls(case: Case) -> list[list[Event]]:
     owner = None
     after = ("", 0)
     for event in case.of(FlightEntry):
+        # the first line of a queue names its rank, the following ones need not
         if (event.path, event.line) != after or event.rank not in (None, owner):
             found.append([])
             owner = event.rank
@@ -43,6 +44,7 @@ def opposite_order(case: Case) -> list[Event]:
         (list(dict.fromkeys(_group_name(event) for event in queue)), queue)
         for queue in pending_calls(case)
     ]
+    # what runs first on a rank is what its GPU waits in
     first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
     for names, queue in orders:
         theirs = None
@@ -67,6 +69,7 @@ def blocked_pairs(case: Case) -> list[Event]:
     for queue in pending_calls(case):
         if queue[0].data.op in ("send", "recv"):
             heads.append(queue[0])
+    # the same call from both ends: two that both send, or both receive
     first_of = {(two.data.peer, two.rank, two.data.op): two for two in reversed(heads)}
     for one in heads:
         two = first_of.get((one.rank, one.data.peer, one.data.op))
@@ -85,6 +88,7 @@ def differing_entries(case: Case, what: str) -> list[Event]:
     for queue in pending_calls(case):
         for event in queue:
             comparable = what != "sizes" or event.data.op in EQUAL_INPUT
+            # calls between two ranks count for themselves
             in_order = event.data.seq is not None and event.data.peer is None
             if comparable and in_order and printed_value(event, what):
                 calls.setdefault((event.data.group, event.data.seq), []).append(event)

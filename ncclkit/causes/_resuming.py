@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ncclkit.analysis.frames import Frame, framework, place, stacks
 from ncclkit.analysis.outcome import unread_lines
-from ncclkit.analysis.picks import name_ranks
+from ncclkit.analysis.picks import who_are
 from ncclkit.analysis.rank_states import EARLY, sequence_of
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event
-from ncclkit.core.text import start
 
 REPLAYS = re.compile(
     r"skip_?(?:first_)?(?:batch|sample|step|data|iter)|replay|fast_?forward|^_*resume",
@@ -74,10 +73,11 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     """
     frame = _replaying_frame(case, ranks)
     if frame is not None:
-        who = start(name_ranks(ranks))
+        who = who_are(ranks)
         seen = f"{who} stood in {place(frame)}, which takes as long as its storage lets it."
-        return (_advice_for_loader(framework(case), seen),)
+        return (advice_for_loader(framework(case), seen),)
     line = resume_line(case)
+    # a stack that shows other work speaks against a replay
     if line is None or stacks(case).keys() & set(ranks):
         return ()
     quoted = " ".join(line.text.split())[:SHOWN]
@@ -85,7 +85,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
         f'The log says "{quoted}": a loader that skips batches up to there reads them all again, '
         "on each rank as long as its storage lets it."
     )
-    return (_advice_for_loader(_named_framework(case, line), seen),)
+    return (advice_for_loader(_named_framework(case, line), seen),)
 
 
 def resume_line(case: Case) -> Event | None:
@@ -101,7 +101,8 @@ def resume_line(case: Case) -> Event | None:
     return next((line for line in _plain_lines(case) if _whose_resume(line.text) is not None), None)
 
 
-def _advice_for_loader(name: str, why: str) -> Advice:
+def advice_for_loader(name: str, why: str) -> Advice:
+    """How a framework keeps where its loaders stood; the empty name is plain PyTorch."""
     return Advice(
         "Keep where every rank's loader stands in the checkpoint, "
         "so that no rank reads its data again to resume.",

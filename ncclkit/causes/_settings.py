@@ -103,6 +103,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     name = framework(case)
     now = _longest_timeout(case)
     phase = _measured_seconds(case)
+    # the program chose less than PyTorch's own default, which comes first
     if 0 < now < DEFAULT:
         seconds = DEFAULT
     else:
@@ -116,6 +117,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     elif now >= DEFAULT and _work_went_on(case):
         seconds = round(2 * now)
         reason = "as a rank was seen to progress"
+    # nothing was measured for which the present timeout is too short
     if seconds <= now:
         return ()
     more = ""
@@ -160,6 +162,7 @@ def _measured_seconds(case: Case) -> float:
     """
     loops = []
     for event in case.of(StepProgress):
+        # an ordinary step of all ranks is no phase of one
         if LONE.search(event.text):
             loops.append(loop_seconds(event))
     lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of(FlightLate)]
@@ -172,6 +175,7 @@ def _work_went_on(case: Case) -> bool:
     """
     first: dict[str, int] = {}
     for wait in _timed_out_waits(case):
+        # only lines of one file have a sure order
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of(StepProgress)
@@ -200,27 +204,27 @@ def compare_calls(case: Case) -> Advice:
     By torch's own check, which itself crashes over gloo.
     """
     if over_gloo(case):
-        return Advice(
-            "Print the operation, shape and dtype of each call on every rank, and compare the"
-            " ranks.",
-            code=(
-                "print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  #"
-                " before each call"
-            ),
-            why=(
-                "gloo does not compare them, and torch's own check of each call does not work over"
-                " gloo."
-            ),
-            check="The first line in which two ranks differ is the call at fault.",
-            risk="Slow; only for the test.",
-        )
-    return Advice(
-        "Find the first difference with torch's own check.",
-        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-        why="It compares op, shape and dtype of each call over all ranks before it is made.",
-        check="The error names both operations and ranks, and the traceback the line.",
-        risk="Slow, and over NCCL only; only for the test.",
-    )
+        return PRINT_CALLS
+    return CHECK_CALLS
+
+
+PRINT_CALLS = Advice(
+    "Print the operation, shape and dtype of each call on every rank, and compare the ranks.",
+    code=(
+        "print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  #"
+        " before each call"
+    ),
+    why=("gloo does not compare them, and torch's own check of each call does not work over gloo."),
+    check="The first line in which two ranks differ is the call at fault.",
+    risk="Slow; only for the test.",
+)
+CHECK_CALLS = Advice(
+    "Find the first difference with torch's own check.",
+    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    why="It compares op, shape and dtype of each call over all ranks before it is made.",
+    check="The error names both operations and ranks, and the traceback the line.",
+    risk="Slow, and over NCCL only; only for the test.",
+)
 
 
 def smaller_batch(case: Case) -> str:
@@ -234,6 +238,7 @@ def script(case: Case) -> str:
     ``train.py`` where none is.
     """
     for event in case.of("python.exception", "stack"):
+        # frames of torchrun and of libraries stand around the user's script
         frames: list[Frame] = [frame for frame in event.data.frames or () if is_own(frame)]
         if frames:
             if event.kind == "stack":
@@ -253,7 +258,11 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     Both empty where none does.
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
-    short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
+    # a timeout that differs from the default was set: it reached that group
+    short = []
+    for event in timeouts:
+        if event.data.timeout_ms == 1000 * DEFAULT:
+            short.append(event)
     raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
     raised += [event for event in case.of(C10dHint) if _asked_ms(event) > 1000 * DEFAULT]
     if short and raised:

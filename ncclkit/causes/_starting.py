@@ -39,7 +39,9 @@ def hung_starts(case: Case) -> list[Event]:
     starts = case.of(NcclInit, phase="start")
     begun = [*case.of(NcclNetwork), *starts]
     done = bool(initialized(case))
+    # an error or a later step says more than the silence after a start
     other = any(map(_is_beyond, of_job(case)))
+    # the ranks that have begun wait for those that have not: no path between them is at fault
     size = max((e.data.nranks or 0 for e in starts), default=0)
     absent = case.of(WorkerPhase) and len({e.data.rank for e in starts}) < size
     if done or other or absent:
@@ -53,7 +55,9 @@ def _is_beyond(event: Event) -> bool:
     A later step, an error, or a program's end.
     """
     data = event.data
+    # without InfiniBand NCCL goes on over sockets
     is_without_ib = isinstance(data, NcclMessage) and data.family == "no_ib_library"
+    # somebody who looks at a job says nothing of how far it came
     if event.kind.startswith(WATCHED) or is_without_ib:
         return False
     is_left_open = isinstance(data, C10dHint) and data.what == "not_destroyed"
@@ -65,7 +69,10 @@ def met_at_store(case: Case) -> list[Event]:
 
     It counts them, or gave them what NCCL's start begins with.
     """
-    counted = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
+    counted = []
+    for event in case.of(StoreClients):
+        if event.data.joined == event.data.expected is not None:
+            counted.append(event)
     return [
         *counted,
         *case.of(NcclInit, phase="start"),

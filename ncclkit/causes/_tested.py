@@ -34,6 +34,7 @@ def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
     Every host could be asked; else nothing.
     """
     tested = connections.links(case.events)
+    # a host that could not be asked may be the one at fault
     whole = tested and not any(host.problem for host in hosts(case).values())
     if whole and all(map(good, tested)):
         return [link.event for link in tested]
@@ -91,12 +92,14 @@ def user_test(case: Case) -> UserTest | None:
     pings = [event for event in case.of(NetPing) if event.data.address]
     alive = set()
     for event in pings:
+        # one answer of any size shows that the host is there
         if event.data.received:
             alive.add(event.data.address)
     silent_addresses = set()
     for event in pings:
         if event.data.received == 0:
             silent_addresses.add(event.data.address)
+    # a host that answers nothing may be down or filter pings: it says nothing of the way to it
     mute = silent_addresses - alive
     still = []
     for e in case.of(NetTcp):
@@ -106,6 +109,7 @@ def user_test(case: Case) -> UserTest | None:
     of_address: dict[str, list[Event]] = {}
     for event in pings:
         of_address.setdefault(event.data.address, []).append(event)
+    # a size from which nothing passes explains a stalled connection as well, so it comes first
     for address in sorted(alive):
         cliff = _size_cliff(of_address[address])
         if cliff:
@@ -136,6 +140,7 @@ def _size_cliff(pings: list[Event]) -> UserTest | None:
         key=lambda event: int(event.data.bytes),
     )
     answered = [bool(event.data.received) for event in sized]
+    # only a clean edge is a limit of size; scattered losses are losses
     passed = sum(answered)
     if passed in (0, len(sized)) or not all(answered[:passed]):
         return None

@@ -16,8 +16,7 @@ How to be sure
     read; what is missing there was not.
 
 What to do
-    Remove all NCCL_* variables, see the job work with defaults, and add back only what has a
-    measured reason.
+    Add back only what has a measured reason.
 
 Read more
     NCCL user guide: Environment variables ("should be used for debugging only" is said of many of
@@ -42,6 +41,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.causes import _starting
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclEnv, NcclIbDevices, NcclInfo, NcclInit, NcclWarn
@@ -106,6 +106,7 @@ def _not_allowed(case: Case) -> Finding | None:
         return None
     refused, (first, row) = _complaints_of_nccl(case), wrong[0]
     strength: Strength = "likely"
+    # of a job that failed the odd value may be innocent: NCCL mostly ignores what it does not know
     if refused or not (failed(case) or _job_hangs(case)):
         strength = "proven"
     say = (
@@ -131,6 +132,7 @@ def _job_hangs(case: Case) -> bool:
 
 def _refused_by_library(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
+    # torch and others raise at import where NCCL would only ignore the value
     for event in messages(case):
         variable = REFUSAL.search(event.text) or _not_a_number(event)
         if variable:
@@ -166,13 +168,17 @@ def _nothing_to_choose(case: Case) -> Finding | None:
     lines = _complaints_of_nccl(case)
     if not lines:
         return None
-    limits = [p for p, name, value in _settings_of_job(case) if limiting(name, value)]
+    limits = []
+    for p, name, value in _settings_of_job(case):
+        if limiting(name, value):
+            limits.append(p)
     named = ""
     if limits:
         named = f" ({_setting_text(limits[0])})"
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
     names = {name for _, name, value in _settings_of_job(case) if limiting(name, value)}
     strength: Strength = "likely"
+    # one *_DISABLE alone leaves other transports to choose from
     if names & {*LIMITS} or len(names) > 1:
         strength = "proven"
     advice = _advice(*_limiting_variables(case))
@@ -193,7 +199,10 @@ def _without_ib(case: Case) -> Finding | None:
     for p, name, value in _settings_of_job(case):
         if name == "NCCL_NET" and value.upper() == "IB":
             wants.append(p)
-    none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
+    none = []
+    for event in case.of(NcclIbDevices):
+        if not event.data.devices:
+            none.append(event)
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
         return None
@@ -211,9 +220,11 @@ def _rejected_value(case: Case) -> Finding | None:
     name = next(
         (m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), ""
     )
+    # two messages speak of the file, or of the network, without the variable
     name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
     say = f"NCCL rejects the value of {name}{on(lines[0].host)}."
     strength: Strength = "likely"
+    # an INFO line says that NCCL went on with its default
     if infos and failed(case):
         strength = "possible"
     return found(
@@ -238,6 +249,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     ifname_not_found).
     """
     for row in host.value("env.problems") or ():
+        # an interface that does not exist is ifname_not_found
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
             say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
             facts = [host.fact(f"env.{row['name']}") or host.fact("env.problems")]
@@ -275,17 +287,17 @@ def _advice(*names: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """The same job without the variables in question."""
+    # where no variable is known to be odd, those that may leave nothing to choose
     names = _limiting_variables(case) or list(LIMITS)
-    return Experiment(
+    return experiment_of(
         f"Does the job start without {', '.join(names)}?",
         {"unset": names},
         {
-            ID: "it starts: NCCL's defaults work",
-            "version_mismatch": "it fails in the same way",
-            "p2p_broken": "it fails in the same way",
-            "slow_rank": "it fails in the same way",
+            ID: ("works", "it starts: NCCL's defaults work"),
+            "version_mismatch": ("same", "it fails in the same way"),
+            "p2p_broken": ("same", "it fails in the same way"),
+            "slow_rank": ("same", "it fails in the same way"),
         },
-        {ID: "works", "version_mismatch": "same", "p2p_broken": "same", "slow_rank": "same"},
     )
 
 
@@ -310,3 +322,4 @@ CHECK = Preflight(
     also=("env.*",),
     next=experiment,
 )
+REMEDIES = _advice("all NCCL_* variables")

@@ -19,7 +19,6 @@ How to be sure
     tracking` or `timedatectl` on each host says whether its clock is synchronised.
 
 What to do
-    Synchronise all hosts with one time service, and step the clock of the host that is off once.
     Containers share the clock of their host: correct it there.
 
 Read more
@@ -35,7 +34,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import first_finding, pick
 from ncclkit.causes import _tested
-from ncclkit.causes._experiments import minimal
+from ncclkit.causes._experiments import check_of, minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath
@@ -56,10 +55,11 @@ def diagnose(case: Case) -> Finding:
     """
     equal = _tested.passed(case, lambda link: link.offset is not None and not _certain_offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
-    verdict = first_finding(case, _measured_offset, CHECK.risk)
-    if verdict:
-        return verdict
+    finding = first_finding(case, _measured_offset, CHECK.risk)
+    if finding:
+        return finding
     kept = case.facts_of("host.clock.synced")
+    # a clock that nothing corrects may still be right: only a comparison of two hosts can tell
     if not equal and len(kept) > 1 and any(fact.value is False for fact in kept):
         return unknown(ID, missing)
     return CHECK.otherwise(
@@ -71,6 +71,7 @@ def _certain_offset(link: NetworkPath) -> float:
     """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is
     unknown.
     """
+    # an offset counts only as far as it exceeds its own uncertainty
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
     if least >= APART:
         return least
@@ -87,6 +88,7 @@ def _measured_offset(case: Case) -> Finding | None:
         return None
     worst = off[0]
     pairs = {frozenset((link.src, link.dst)) for link in off}
+    # the offset is of the far clock against the near one
     if (worst.offset or 0) > 0:
         ahead, behind = worst.dst, worst.src
     else:
@@ -118,6 +120,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact = host.fact("host.clock.synced")
     nodes = host.number("env.SLURM_NNODES") or 1
+    # a clock that nobody corrects harms a job of one host in nothing
     if fact and fact.value is False and nodes > 1:
         say = (
             "no time service is known to synchronise the clock; at an offset of seconds the logs of"
@@ -162,16 +165,15 @@ def experiment(case: Case) -> Experiment:
     Elsewhere start without comparing clocks.
     """
     if can_simulate_again(case):
-        predicts = {
-            ID: "names and ports are right, and the clocks are seconds apart",
-            "store_unreachable": "the rendezvous port does not answer",
-            "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
-        }
-        question = (
-            "How far apart are the clocks of the hosts, and do names and ports work as they should?"
-        )
-        return Experiment(
-            question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found")
+        return check_of(
+            "connections",
+            "How far apart are the clocks of the hosts, and do names and ports work as they"
+            " should?",
+            {
+                ID: "names and ports are right, and the clocks are seconds apart",
+                "store_unreachable": "the rendezvous port does not answer",
+                "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
+            },
         )
     return minimal(
         "Do the same ranks meet where the rendezvous is a plain store, which compares no clocks?",
@@ -194,3 +196,4 @@ CHECK = Preflight(
     also=("env.SLURM_NNODES",),
     next=experiment,
 )
+REMEDIES = (_advice("the host that is off"), STATIC)

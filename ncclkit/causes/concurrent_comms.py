@@ -17,8 +17,7 @@ How to be sure
     the hang disappear.
 
 What to do
-    Launch collectives of different groups in the same order on all ranks, or make one stream wait
-    for the other's event; do not call collectives from several threads without a lock.
+    Do not call collectives from several threads without a lock.
 
 Read more
     NCCL user guide: using multiple NCCL communicators concurrently; NCCL_LAUNCH_ORDER_IMPLICIT.
@@ -42,6 +41,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dTimeout,
@@ -68,49 +68,61 @@ def diagnose(case: Case) -> Finding:
 
     Or use several communicators on several streams.
     """
-    stuck = case.of(FlightStuck)
-    mixed = []
-    for e in stuck:
-        if {"scheduled", "started"} <= set(map(str, (e.data.states or {}).values())):
-            mixed.append(e)
-    both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
-    if len({e.data.group for e in both}) > 1:
-        return _all_started(case, both)
-    crossed = _crossed_gaps(case.of(FlightMissing)) or [
-        event for event in stuck if event.data.crossed
-    ]
-    if len({e.data.group for e in stuck}) > 1 and mixed or crossed:
-        lines = crossed or mixed
-        groups = sorted({_group_name(event) for event in stuck + lines})
-        say = (
-            f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
-            f"{waiting_time_of_case(case)}{places_now(case)}: the "
-            "ranks launched the groups' collectives in different orders."
-        )
-        why = pick(lines, stuck)
-        # ranks that call in different order wait for each other whatever the number of queues
-        return found(
-            ID,
-            "likely",
-            say,
-            why,
-            ranks=_smaller_side(crossed),
-            advice=_advice(),
-            next=None if crossed else experiment(case),
-        )
-    finding = first_finding(case, _in_text, _both_everywhere, _two_groups)
-    if finding:
-        return finding
-    finding = _point_to_point(case)
-    if finding:
-        return finding
     went_well = [
         *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
         *case.of(C10dTimeout),
     ]
-    return otherwise(
+    return first_finding(
+        case,
+        _all_started,
+        _launched_in_other_order,
+        _in_text,
+        _both_everywhere,
+        _two_groups,
+        _point_to_point,
+    ) or otherwise(
         ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks"
+    )
+
+
+def _states_of_ranks(event: Event) -> set[str]:
+    """What the dumps say of a collective: scheduled, started or both, over its ranks."""
+    return set(map(str, (event.data.states or {"": ""}).values()))
+
+
+def _launched_in_other_order(case: Case) -> Finding | None:
+    """By the dumps, ranks wait in one group for ranks that wait in another one."""
+    stuck = case.of(FlightStuck)
+    mixed = []
+    for event in stuck:
+        if {"scheduled", "started"} <= _states_of_ranks(event):
+            mixed.append(event)
+    crossed = _crossed_gaps(case.of(FlightMissing)) or [
+        event for event in stuck if event.data.crossed
+    ]
+    several_groups = len({event.data.group for event in stuck}) > 1
+    if not crossed and not (several_groups and mixed):
+        return None
+    lines = crossed or mixed
+    groups = sorted({_group_name(event) for event in stuck + lines})
+    say = (
+        f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
+        f"{waiting_time_of_case(case)}{places_now(case)}: the "
+        "ranks launched the groups' collectives in different orders."
+    )
+    # ranks that call in different order wait for each other whatever the number of queues
+    ask_it = None
+    if not crossed:
+        ask_it = experiment(case)
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines, stuck),
+        ranks=_smaller_side(crossed),
+        advice=_advice(),
+        next=ask_it,
     )
 
 
@@ -119,6 +131,7 @@ def _point_to_point(case: Case) -> Finding | None:
     communicators.
     """
     calls = [event for event in case.of(NcclOp) if event.data.op in ("Send", "Recv")]
+    # NCCL's list of calls accuses nobody of a job that went on
     if not calls or case.of(NcclDestroy):
         return None
     # a pointer names a communicator within its process only
@@ -126,6 +139,7 @@ def _point_to_point(case: Case) -> Finding | None:
     for event in calls:
         by_process.setdefault((event.host, event.pid), set()).add(event.data.comm)
     most = max(map(len, by_process.values()))
+    # one communicator alone has one order, and its process ended by itself
     if most == 1 and rank_states(case).ended:
         return None
     on = "on one communicator"
@@ -142,14 +156,20 @@ def _point_to_point(case: Case) -> Finding | None:
     return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
 
 
-def _all_started(case: Case, stuck: list[Event]) -> Finding:
+def _all_started(case: Case) -> Finding | None:
     """By the dumps, calls of several groups run on all of their ranks at once."""
-    groups = sorted({_group_name(e) for e in stuck})
+    stuck = []
+    for event in case.of(FlightStuck):
+        if _states_of_ranks(event) == {"started"}:
+            stuck.append(event)
+    groups = {event.data.group for event in stuck}
+    if len(groups) < 2:
+        return None
+    names = sorted({_group_name(event) for event in stuck})
     say = (
-        f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of"
-        " their ranks and none "
+        f"Collectives of {len(names)} groups ({', '.join(names[:4])}) have started on all of"
+        " their ranks and none ends: their kernels wait for each other on the GPUs."
     )
-    say += "ends: their kernels wait for each other on the GPUs."
     return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
 
 
@@ -205,9 +225,11 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
     members = set(rank_states(case).members)
     whole = {}
     for call, events in calls.items():
+        # a rank that is missing would be the reason by itself
         if len(members) > 1 and {*ranks_in(events)} == members:
             whole[call] = events
     names = Counter(name for name, _ in whole)
+    # a group of which two calls seem to run at once is several groups of one name
     return {name: events for (name, _), events in whole.items() if names[name] == 1}
 
 
@@ -227,6 +249,7 @@ def _two_groups(case: Case) -> Finding | None:
         if is_wait(event):
             sides.setdefault(name, []).append(event)
     if named:
+        # where groups have names, lines without one may be of any of them
         nameless = []
     else:
         nameless = waits
@@ -259,6 +282,7 @@ def _crossed_gaps(gaps: list[Event]) -> list[Event]:
         else:
             back = set()
         crossing = (gaps[place] for place in sorted(theirs & back))
+        # within one group two gaps are the same wait, seen twice
         two = next((gap for gap in crossing if gap.data.group != one.data.group), None)
         if two is not None:
             return [one, two]
@@ -310,13 +334,15 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with one hardware queue."""
-    return Experiment(
+    return experiment_of(
         "Does the hang disappear when kernels are launched in one queue?",
         {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}},
         {
-            ID: "it disappears",
-            "send_recv_mismatch": "it stays",
-            "slow_rank": "it stays; one rank is missing",
+            ID: ("works", "it disappears"),
+            "send_recv_mismatch": ("same", "it stays"),
+            "slow_rank": ("same", "it stays; one rank is missing"),
         },
-        {ID: "works", "send_recv_mismatch": "same", "slow_rank": "same"},
     )
+
+
+REMEDIES = _advice()

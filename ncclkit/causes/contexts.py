@@ -101,6 +101,7 @@ CONTEXTS = (
         r"Using network Socket|NET/Socket/\d|\[(?:send|receive)\] via NET/Socket",
     ),
     JobContext(
+        # also by what people paste: cards, verbs and channels name it where NCCL's start is cut off
         "uses_infiniband",
         "NCCL uses InfiniBand or RoCE",
         r"Using network IB|NET/IB ?: Using|via NET/IB|\bmlx\d|\bibv_|\bRoCE|infiniband" r"|\bGID\b",

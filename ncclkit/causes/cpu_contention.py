@@ -16,8 +16,7 @@ How to be sure
     nr_throttled in cpu.stat while it runs.
 
 What to do
-    Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the
-    cores near its GPU.
+    Bind each rank to the cores near its GPU (see cpu_binding).
 
 Read more
     PyTorch docs: DataLoader num_workers; Slurm: --cpus-per-task, srun --cpu-bind.
@@ -31,6 +30,7 @@ from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pi
 from ncclkit.analysis.rank_states import how_they_waited, rank_states, starving
 from ncclkit.analysis.speed import busy_cores, crowded, measured_speed
 from ncclkit.analysis.steps import measured_steps
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import Judgement
@@ -43,7 +43,7 @@ from ncclkit.core.kinds import (
     TelemetryOthers,
     TelemetryScheduling,
 )
-from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import percent, plural, start
 
 ID = "cpu_contention"
@@ -68,16 +68,18 @@ LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = experiment_of(
     "Does the same job run when no rank has more data-loader workers than cores?",
     {"fix": ID},
     {
-        ID: "it runs: the workers and the rank had competed for the cores",
-        "slow_rank": "it fails as before: the rank is late for another reason than its workers",
-        "disk_or_io": "it fails as before: fewer workers read a slow disk no faster",
-        "network_loss": "it fails as before: the network does not depend on workers",
+        ID: ("works", "it runs: the workers and the rank had competed for the cores"),
+        "slow_rank": (
+            "same",
+            "it fails as before: the rank is late for another reason than its workers",
+        ),
+        "disk_or_io": ("same", "it fails as before: fewer workers read a slow disk no faster"),
+        "network_loss": ("same", "it fails as before: the network does not depend on workers"),
     },
-    {ID: "works", "slow_rank": "same", "disk_or_io": "same", "network_loss": "same"},
 )
 
 
@@ -86,9 +88,25 @@ def diagnose(case: Case) -> Finding:
 
     Waits of the ranks' processes as measured; more ranks than usable cores.
     """
-    return first_finding(case, _starved_ranks, _short_of_cores, _of_steps) or _warned_or_crowded(
-        case
-    )
+    went_well = [*case.of(NcclDestroy), *rank_states(case).ended.values()]
+    missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
+    return first_finding(
+        case,
+        _starved_ranks,
+        _short_of_cores,
+        _of_steps,
+        _warned_or_crowded,
+        CHECK.risk,
+        _busy_host,
+    ) or CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
+
+
+def _busy_host(case: Case) -> Finding | None:
+    """The host's cores are wanted by more processes than it has, before any job."""
+    # a job that ran shows by itself whether it had its cores
+    if case.events:
+        return None
+    return HOST_BUSY.risk(case)
 
 
 def _starved_ranks(case: Case) -> Finding | None:
@@ -102,14 +120,20 @@ def _starved_ranks(case: Case) -> Finding | None:
     worst = max(starved, key=lambda e: float(e.data.waited))
     ranks = ranks_in(starved)
     known = {None, *ranks}
-    waiting = [event for rank, event in states.waiting.items() if rank not in known]
+    waiting = []
+    for rank, event in states.waiting.items():
+        if rank not in known:
+            waiting.append(event)
     if states.dead:
         strength: Strength = "possible"
     elif waiting:
         strength = "proven"
     else:
         strength = "likely"
-    warned = [e for e in _worker_warnings(case) if e.rank in known]
+    warned = []
+    for e in _worker_warnings(case):
+        if e.rank in known:
+            warned.append(e)
     count, cores = worst.data.processes, worst.data.cores
     say = (
         f"The {count} processes of rank {worst.rank} share {cores} CPU"
@@ -147,13 +171,16 @@ def _short_of_cores(case: Case) -> Finding | None:
         if isinstance(fact.value, (int, float)) and fact.value >= PRESSED:
             busy.append(fact)
     queued = []
+    # a short wait is the ordinary turn of the scheduler
     if rows and waited >= max(1.0, ran / 2):
         queued = list(rows.values())
     own = sum(int(event.data.processes) for event in rows.values())
+    # between hosts the network bounds the speed long before the cores do
     if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
         return None
     cores = max((int(event.data.cores) for event in rows.values()), default=0)
     who = "more processes than cores want them"
+    # they fit, so somebody else was on the cores
     if own <= cores:
         who = "other processes use these cores"
     say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
@@ -206,6 +233,7 @@ def _of_steps(case: Case) -> Finding | None:
             on_host.setdefault(event.host, []).append(event)
     for host, fact in cores.items():
         here = on_host.get(host, [])
+        # the rank itself needs a core as well
         count = sum(1 + workers[event.rank] for event in here)
         if count > fact.value:
             say = (
@@ -239,11 +267,48 @@ def _worker_warnings(case: Case) -> list[Event]:
     return case.of(SystemFault, what="dataloader_workers")
 
 
-def _warned_or_crowded(case: Case) -> Finding:
+def _warned_or_crowded(case: Case) -> Finding | None:
     """PyTorch's own warning, or more ranks than usable cores."""
     warned = _worker_warnings(case)
-    cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
-    states = rank_states(case)
+    crowded, local = _too_few_cores(case)
+    slow = list(rank_states(case).waiting.values())
+    # a job that has fewer cores than ranks may be slow and still end: it takes somebody who waits
+    if not warned and not (crowded and slow):
+        return None
+    numbers = None
+    if warned:
+        numbers = _worker_numbers(warned[0])
+        host = warned[0].host
+    else:
+        host = crowded[0].host
+    if numbers:
+        say = (
+            f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
+            " are advisable."
+        )
+    elif crowded:
+        say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
+    else:
+        say = f"More data-loader workers than CPU cores are started{on(host)}."
+    # PyTorch warns from one worker too many on, which seldom makes a rank late
+    many_workers = numbers and numbers[0] >= 2 * max(1, numbers[1])
+    strength: Strength = "possible"
+    if slow and (crowded or many_workers):
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(warned, crowded, slow, limit=5),
+        hosts=name_hosts(warned),
+        advice=_advice(numbers),
+        next=experiment(case),
+    )
+
+
+def _too_few_cores(case: Case) -> tuple[list[Fact], int]:
+    """Facts of hosts that have fewer usable cores than ranks, and how many ranks one has."""
+    cores = [fact for fact in case.facts_of("cpu.usable") if isinstance(fact.value, int)]
     ranks = set()
     for event in case.of(NcclInit):
         if event.rank is not None and event.host == (cores[0].host if cores else event.host):
@@ -251,53 +316,9 @@ def _warned_or_crowded(case: Case) -> Finding:
     local = len(ranks)
     crowded = []
     for fact in cores:
-        if local and fact.value < local:
+        if fact.value < local:
             crowded.append(fact)
-    if warned or (crowded and states.waiting):
-        numbers = None
-        if warned:
-            numbers = _worker_numbers(warned[0])
-        if warned:
-            host = warned[0].host
-        else:
-            host = crowded[0].host
-        if numbers:
-            say = (
-                f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
-                " are advisable."
-            )
-        elif crowded:
-            say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
-        else:
-            say = f"More data-loader workers than CPU cores are started{on(host)}."
-        slow = list(states.waiting.values())
-        strength: Strength = "possible"
-        if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))):
-            strength = "likely"
-        return found(
-            ID,
-            strength,
-            say,
-            pick(warned, crowded, slow, limit=5),
-            hosts=name_hosts(warned),
-            advice=_advice(numbers),
-            next=experiment(case),
-        )
-    risk = CHECK.risk(case)
-    if risk:
-        return risk
-    # a job that ran shows by itself whether it had its cores
-    if case.events:
-        busy = None
-    else:
-        busy = HOST_BUSY.risk(case)
-    if busy:
-        return busy
-    went_well = [*case.of(NcclDestroy), *states.ended.values()]
-    missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
-    return CHECK.otherwise(
-        case, went_well, "By what is known the ranks have enough cores.", missing
-    )
+    return crowded, local
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
@@ -330,6 +351,7 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
 
     The load is of the whole host, whatever part of it is ours.
     """
+    # the load counts processes of the whole host, also outside of our cgroup
     cores = host.number("cpu.total") or host.number("cpu.usable")
     loads = host.value("cpu.load")
     load = None
@@ -340,6 +362,7 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
         cores is None
         or load is None
         or load < CROWDED * cores
+        # processes that wait for storage count in the load, and want no core
         or (pressure is not None and pressure < PRESSED)
     ):
         return
@@ -366,6 +389,7 @@ def shared_cores(case: Case) -> Finding | None:
         folder = last[0].path.rpartition("/")[0]
     shared = []
     for event in case.of(TelemetryOthers):
+        # an older test of the same case says nothing of this one
         if event.path.rpartition("/")[0] == folder and crowded(event):
             shared.append(event)
     if not shared or last[0].data.reason != "done":
@@ -439,15 +463,17 @@ def experiment(case: Case) -> Experiment:
     """
     if starving(case):
         return EXPERIMENT
-    return Experiment(
+    return experiment_of(
         "Does the same job keep up when each rank's libraries use one thread?",
         {"env": {"OMP_NUM_THREADS": "1"}},
         {
-            ID: "it does: the threads of all ranks had competed for the cores",
-            "slow_rank": "it fails as before: the rank is late however many threads it has",
-            "network_loss": "it fails as before: the network does not depend on threads",
+            ID: ("works", "it does: the threads of all ranks had competed for the cores"),
+            "slow_rank": (
+                "same",
+                "it fails as before: the rank is late however many threads it has",
+            ),
+            "network_loss": ("same", "it fails as before: the network does not depend on threads"),
         },
-        {ID: "works", "slow_rank": "same", "network_loss": "same"},
     )
 
 
@@ -467,3 +493,4 @@ CHECK = Preflight(
     also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
     next=experiment,
 )
+REMEDIES = (*_advice(None), *OTHERS)

@@ -27,6 +27,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     matching,
     messages,
@@ -37,10 +38,10 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.causes._experiments import over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
-from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
 ID = "cuda_error"
@@ -88,6 +89,7 @@ OTHERS = (
     "StreamCapture",
 )
 """CUDA errors that belong to another cause."""
+# words of libraries on CUDA, too: cuBLAS and cuDNN report what their kernels did
 FAULTS = (
     "illegal memory access",
     "device-side assert",
@@ -116,36 +118,39 @@ XIDS = {
 
 def diagnose(case: Case) -> Finding:
     """Found at the first CUDA error of the run that is the program's own."""
-    lines = [e for e in case.of(CudaError) if not matching([e], *OTHERS)]
-    for event in matching(messages(case), *FAULTS):
-        if (
-            matching([event], "cuda", "cudnn", "cufft")
-            and not matching([event], *OTHERS)
-            and "nvls" not in event.text
-        ):
-            lines.append(event)
-    xids = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
+    went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
+    return first_finding(case, _own_error, _error_of_driver, _unnamed_error) or otherwise(
+        ID, went_well, "No CUDA call failed.", "the standard error of every rank"
+    )
+
+
+def _own_error(case: Case) -> Finding | None:
+    """A rank reports a CUDA error that no other cause owns."""
+    lines = _own_errors(case)
     if not lines:
-        return _without_own_error(case, xids)
+        return None
+    xids = _program_xids(case)
     ordered = in_order(lines)
+    # the context is gone after the first error: every later call, on any thread, repeats it
     first = ordered[0]
+    # the first line may stand in a log without ranks
     ranks = ranks_in([first]) or ranks_in(ordered)
-    if isinstance(first.data, (CudaError, NcclWarn)):
-        told = first.data.error
-    else:
-        told = ""
-    error = str(told or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
-        :100
-    ]
+    error = _name_of_error(first)
     where = f"{name_ranks(ranks)}{on(first.host)}"
-    itself = first.kind == "nccl.warn" and error == "invalid argument"
-    say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
-    if itself:
+    by_nccl = first.kind == "nccl.warn" and error == "invalid argument"
+    if by_nccl:
         # no kernel fails with it: NCCL made a CUDA call that the machine or the program disallows
         say = f"A CUDA call that NCCL itself made on {where} was refused ({error})."
+    else:
+        say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
+    strength: Strength = "likely"
+    if by_nccl:
+        strength = "possible"
+    if xids or _prints_assertion(ordered):
+        strength = "proven"
     return found(
         ID,
-        "proven" if xids or _prints_assertion(ordered) else "possible" if itself else "likely",
+        strength,
         start(say),
         pick(ordered[:4], xids),
         ranks=ranks,
@@ -155,37 +160,76 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _without_own_error(case: Case, xids: list[Event]) -> Finding:
-    """The finding where no rank reports an error of its own.
+def _own_errors(case: Case) -> list[Event]:
+    lines = [event for event in case.of(CudaError) if not matching([event], *OTHERS)]
+    for event in matching(messages(case), *FAULTS):
+        # "invalid argument" and "internal error" are said by many programs beside CUDA
+        names_cuda = matching([event], "cuda", "cudnn", "cufft")
+        # a failed multicast set-up is the fabric's (nvswitch_fabric)
+        if names_cuda and not matching([event], *OTHERS) and "nvls" not in event.text:
+            lines.append(event)
+    return lines
 
-    From the driver's Xid, or from NCCL's unspecific error.
-    """
-    advice = _advice()
-    asked = experiment(case)
-    if xids and len(xids) == len(case.of(KernelXid)):
-        number = xids[0].data.xid
-        buses = set()
-        for event in xids:
-            if event.data.bus:
-                buses.add(str(event.data.bus))
-        gpus = sorted(buses)
-        say = (
-            f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}:"
-            f" {XIDS[number]})."
-        )
-        hosts = name_hosts(xids)
-        return found(
-            ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked
-        )
+
+def _program_xids(case: Case) -> list[Event]:
+    return [event for event in case.of(KernelXid) if event.data.xid in XIDS]
+
+
+def _name_of_error(event: Event) -> str:
+    """The error in CUDA's words, as far as the line has them."""
+    told: str | None = ""
+    if isinstance(event.data, (CudaError, NcclWarn)):
+        told = event.data.error
+    if told:
+        return str(told)[:100]
+    for fault in FAULTS:
+        if fault.lower() in event.text.lower():
+            return fault
+    return "an error"
+
+
+def _error_of_driver(case: Case) -> Finding | None:
+    """The driver logged an error of a program, and no rank reports one of its own."""
+    xids = _program_xids(case)
+    # beside a hardware fault an Xid of a program may be its consequence
+    if not xids or len(xids) < len(case.of(KernelXid)):
+        return None
+    number = xids[0].data.xid
+    buses = set()
+    for event in xids:
+        if event.data.bus:
+            buses.add(str(event.data.bus))
+    say = (
+        f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}:"
+        f" {XIDS[number]})."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(xids),
+        hosts=name_hosts(xids),
+        gpus=tuple(sorted(buses)),
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """torch quotes NCCL's "unhandled cuda error" and no line says which."""
     vague = matching(messages(case), "unhandled cuda error")
-    if vague and not case.of(NcclWarn) and not case.of("cuda."):
-        say = "A CUDA call inside NCCL failed; this log does not say which or why."
-        ranks = ranks_in(vague)
-        return found(
-            ID, "possible", say, pick(vague, limit=3), ranks=ranks, advice=advice, next=asked
-        )
-    went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
-    return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
+    if not vague or case.of(NcclWarn) or case.of("cuda."):
+        return None
+    say = "A CUDA call inside NCCL failed; this log does not say which or why."
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(vague, limit=3),
+        ranks=ranks_in(vague),
+        advice=_advice(),
+        next=experiment(case),
+    )
 
 
 def _prints_assertion(lines: list[Event]) -> bool:
@@ -211,19 +255,19 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same GPUs and ranks without the program's kernels, then the program without GPUs."""
-    plain = Experiment(
+    plain = experiment_of(
         "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
         {"minimal": True},
         {
             ID: (
+                "works",
                 "it works: the failing kernel is the program's; CUDA_LAUNCH_BLOCKING=1 then shows"
-                " its line"
+                " its line",
             ),
-            "gpu_oom": "it works: the program had taken the memory",
-            "gpu_hardware_error": "it fails too, always on the same GPU",
-            "driver_too_old": "it fails too, with its very first kernel",
+            "gpu_oom": ("works", "it works: the program had taken the memory"),
+            "gpu_hardware_error": ("same", "it fails too, always on the same GPU"),
+            "driver_too_old": ("same", "it fails too, with its very first kernel"),
         },
-        {ID: "works", "gpu_oom": "works", "gpu_hardware_error": "same", "driver_too_old": "same"},
     )
     gloo = over_gloo(
         case,
@@ -238,3 +282,6 @@ def experiment(case: Case) -> Experiment:
         },
     )
     return unasked(case, plain, *gloo)
+
+
+REMEDIES = _advice()

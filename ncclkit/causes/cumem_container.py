@@ -18,8 +18,7 @@ How to be sure
     NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on all ranks makes it start.
 
 What to do
-    docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per
-    machine; otherwise the two variables above, equal everywhere.
+    One container per machine serves as well.
 
 Read more
     NCCL user guide: NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE.  NCCL 2.24-2.29 release notes.
@@ -31,6 +30,7 @@ import re
 
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     initialized,
     matching,
     messages,
@@ -40,6 +40,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     who_of,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dError,
@@ -77,36 +78,60 @@ def diagnose(case: Case) -> Finding:
 
     Or where their host buffers do not fit together.
     """
-    uds = family(case, "uds")
+    went_well = [*initialized(case), *case.of(NcclDestroy)]
+    missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
+    return first_finding(case, _refused_sharing, _refused_buffers) or otherwise(
+        ID, went_well, "NCCL's allocations worked.", missing
+    )
+
+
+def _refused_sharing(case: Case) -> Finding | None:
+    """A rank could not pass, attach or allocate memory that it shares with another."""
+    handles = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
     empty = []
-    for e in matching(attach, "size 0", "No such file"):
-        if not matching([e], "No space left"):
-            empty.append(e)
-    memory = []
-    for e in matching(messages(case), *CALLS):
-        if not matching([e], "stream is capturing"):
-            memory.append(e)
-    hint = case.of(NcclInfo, family="cumem")
-    buffers = _host_buffers(case)
-    lines = uds + empty + memory or buffers
+    for event in matching(attach, "size 0", "No such file"):
+        # a full /dev/shm is shm_too_small
+        if not matching([event], "No space left"):
+            empty.append(event)
+    refused = []
+    for event in matching(messages(case), *CALLS):
+        # a CUDA graph under capture forbids the call, not the container
+        if not matching([event], "stream is capturing"):
+            refused.append(event)
+    lines = handles + empty + refused
+    if handles:
+        what = "could not pass memory handles to another rank of the machine"
+    elif empty:
+        what = "could not attach to the shared buffer of another rank"
+    else:
+        what = "was refused a cuMem call"
     if not lines:
-        went_well = [*initialized(case), *case.of(NcclDestroy)]
-        missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
-        return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
-    seen = {
-        "could not pass memory handles to another rank of the machine": uds,
-        "could not attach to the shared buffer of another rank": empty,
-        "was refused a cuMem call": memory,
-        "could not allocate its shared buffers on the host, which this NCCL takes from cuMem": (
-            buffers
-        ),
-    }
-    what = next(text for text, events in seen.items() if events)
-    certain = uds or hint or matching(memory, "cudawrap") or matching(empty, "size 0")
-    certain = certain or (buffers and family(case, "cuda"))
+        return None
+    certain = (
+        handles or _own_hint(case) or matching(refused, "cudawrap") or matching(empty, "size 0")
+    )
+    return _finding(case, lines, what, is_certain=bool(certain))
+
+
+def _refused_buffers(case: Case) -> Finding | None:
+    """An NCCL that takes its buffers on the host from cuMem could not allocate them."""
+    lines = _host_buffers(case)
+    if not lines:
+        return None
+    what = "could not allocate its shared buffers on the host, which this NCCL takes from cuMem"
+    certain = _own_hint(case) or family(case, "cuda")
+    return _finding(case, lines, what, is_certain=bool(certain))
+
+
+def _own_hint(case: Case) -> list[Event]:
+    """NCCL's own line that its allocations on the host do not appear to work."""
+    return case.of(NcclInfo, family="cumem")
+
+
+def _finding(case: Case, lines: list[Event], what: str, is_certain: bool) -> Finding:
     strength: Strength = "possible"
-    if certain:
+    if is_certain:
         strength = "likely"
     say = (
         f"{who_of(lines, lines[0].host)} {what}; in containers the usual"
@@ -116,7 +141,7 @@ def diagnose(case: Case) -> Finding:
         ID,
         strength,
         say,
-        pick(lines, hint, case.of(SystemDenied)[:2]),
+        pick(lines, _own_hint(case), case.of(SystemDenied)[:2]),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
@@ -133,6 +158,7 @@ def _host_buffers(case: Case) -> list[Event]:
     at the host's buffers.
     """
     versions = [version for e in case.of(NcclVersion) if (version := _version_numbers(e))]
+    # an older NCCL registers memory of /dev/shm, where the same error has other reasons
     if not versions or max(versions) < HOST_BUFFERS:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
@@ -140,6 +166,7 @@ def _host_buffers(case: Case) -> list[Event]:
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
     below = []
     for pair in reported:
+        # the same CUDA error below another transport is of another kind
         if "shm.cc" in str(pair[1].data.file):
             for event in pair:
                 below.append(event)
@@ -177,21 +204,19 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same start without cuMem."""
-    return Experiment(
+    return experiment_of(
         "Does the job start without cuMem allocations?",
         {"env": WITHOUT},
         {
-            ID: "it starts",
-            "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",
+            ID: ("works", "it starts"),
+            "shm_too_small": ("same", "it fails unless NCCL_SHM_DISABLE=1"),
             "nvswitch_fabric": (
-                "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well"
+                "works",
+                "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well",
             ),
-            "driver_too_old": "it fails in the same way",
-        },
-        {
-            ID: "works",
-            "shm_too_small": "same",
-            "nvswitch_fabric": "works",
-            "driver_too_old": "same",
+            "driver_too_old": ("same", "it fails in the same way"),
         },
     )
+
+
+REMEDIES = _advice()

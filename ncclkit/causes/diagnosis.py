@@ -293,6 +293,7 @@ def clip(text: str, limit: int = 6) -> list[str]:
     Of more than `limit` the first two and the last.
     """
     lines = [line[:240] for line in text.splitlines()]
+    # the first two lines say what it is, the last ones how it ended
     if len(lines) <= limit:
         return lines
     return [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
@@ -300,8 +301,6 @@ def clip(text: str, limit: int = 6) -> list[str]:
 
 def _advice(advice: Advice) -> list[str]:
     lines = [f"   Do: {advice.do}"]
-    lines += [f"     {line}" for line in advice.exports]
-    lines += [f"     $ {advice.command}"] if advice.command else []
-    lines += [f"     {line}" for line in advice.code.splitlines()]
+    lines += [f"     {line}" for line in advice.to_copy]
     lines += [f"     Check: {advice.check}"] if advice.check else []
     return lines + ([f"     Risk: {advice.risk}"] if advice.risk else [])

@@ -148,6 +148,7 @@ class Differential:
     @property
     def counted(self) -> str:
         """``in 31 settled cases like this: host_oom 9, slow_rank 6``."""
+        # plain counts, so that a reader can weigh the order himself
         best = sorted(self.suspects, key=lambda suspect: -suspect.settled)[:4]
         settled_words = []
         for one in best:
@@ -268,6 +269,7 @@ def differential(
     shows = {*(one.symptom for one in seen), *contexts}
     odds: dict[str, float] = {}
     for cause in cause_looks():
+        # what a rule has read and cleared is not brought back by counts
         if cause in ruled_out:
             continue
         # three voices as logarithms of odds: what was counted, what the wording resembles, what
@@ -296,6 +298,7 @@ def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
     """
     resembled = []
     for cause in cleared:
+        # a rule may have cleared a cause by lines that are not all there is
         if text.shares[cause] >= DOUBT and cause not in SETTLED:
             resembled.append(cause)
     heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in resembled}
@@ -334,6 +337,7 @@ def _differential_of_odds(
 ) -> Differential:
     ranked = sorted(odds, key=lambda cause: (-odds[cause], cause))
     shares = shares_of(odds)
+    # the rarest symptom tells most: a timeout is in every text
     rarest = sorted(seen, key=lambda one: table.all_shown.get(one.symptom, 0.0))
     if rarest:
         counts: Counter[str] = table.named[rarest[0].symptom]
@@ -377,6 +381,7 @@ def answers_of(case: Case) -> dict[str, Answer]:
     known = all_questions()
     found: dict[str, Answer] = {}
     for event in case.of(ANSWER_KIND):
+        # a case folder may come from somebody else: its answers are read as carefully as its logs
         look, answer = event.data.look, event.data.answer
         if isinstance(look, str) and look in known and answer in ("yes", "no", "unknown"):
             found[look] = answer
@@ -410,11 +415,15 @@ def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | 
 
     None where none tells anything.
     """
-    open_looks = [look for look in all_questions().values() if look.cause not in answered]
+    open_looks = []
+    for look in all_questions().values():
+        if look.cause not in answered:
+            open_looks.append(look)
     worth = {
         look.cause: _expected_bits(look, shares) / _weighed_minutes(look) for look in open_looks
     }
     best = max(worth, key=lambda cause: (worth[cause], cause), default=None)
+    # a question that all suspects answer alike tells nothing
     if best and worth[best] > 0:
         return all_questions()[best]
     return None

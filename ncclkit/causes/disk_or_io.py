@@ -15,8 +15,7 @@ How to be sure
     fsync, torch.save; /proc/PID/stack of the process in state D.
 
 What to do
-    Free or enlarge the file system, point caches to local disk (HF_HOME, TRITON_CACHE_DIR, TMPDIR),
-    write checkpoints asynchronously and sharded.
+    Enlarge the file system where nothing can go; write checkpoints asynchronously and sharded.
 
 Read more
     PyTorch docs: distributed checkpoint (async_save).  proc(5): process states.
@@ -29,13 +28,14 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    first_finding,
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
@@ -46,7 +46,7 @@ from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelStall, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "disk_or_io"
 explains = (
@@ -96,59 +96,74 @@ def diagnose(case: Case) -> Finding:
 
     While the others wait.
     """
-    full = []
-    for event in case.of(SystemFault):
-        if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):
-            full.append(event)
-    for event in matching(
-        messages(case),
-        "No space left on device",
-        "Disk quota exceeded",
-        "Read-only file system",
-        "Input/output error",
-        "Stale file handle",
-        "Stale NFS file handle",
-        "PytorchStreamWriter failed",
-        "file write failed",
-        "unexpected pos",
-        "Transport endpoint is not connected",
-        "StorageFull",
-    ):
-        if not _shared_memory(event) and event.kind != "nccl.warn" and not RDMA.search(event.text):
-            full.append(event)
-    if full:
-        quota = matching(full, "quota")
-        say = (
-            f"{who_of(full, full[0].host)} could not write: "
-            f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
-        )
-        gone = []
-        for event in matching(full, "Transport endpoint is not connected"):
-            if ": '/" not in event.text:
-                gone.append(event)
-        # a job survives its logger
-        beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)
-        doubt = len(gone) == len(full) or beside  # without a path it may be a socket
-        strength: Strength = "proven"
-        if doubt:
-            strength = "possible"
-        return found(
-            ID,
-            strength,
-            say,
-            pick(full),
-            ranks=ranks_in(full),
-            hosts=name_hosts(full),
-            advice=_advice(_local_folder(case)),
-        )
     went_well = [
         *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
         *stacks(case).values(),
     ]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _in_storage_call(case) or _told_by_kernel(case) or _of_steps(case) or CHECK.risk(case)
-    return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
+    return first_finding(
+        case, _failed_write, _in_storage_call, _told_by_kernel, _of_steps, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
+
+
+def _failed_write(case: Case) -> Finding | None:
+    """A file system refused a write: it is full, failed, or gone."""
+    lines = _storage_errors(case)
+    if not lines:
+        return None
+    what = "the file system is full or failed"
+    if matching(lines, "quota"):
+        what = "the disk quota is used up"
+    say = f"{who_of(lines, lines[0].host)} could not write: {what}."
+    gone = []
+    for event in matching(lines, "Transport endpoint is not connected"):
+        # without a path it may be a socket
+        if ": '/" not in event.text:
+            gone.append(event)
+    # a job survives its logger
+    beside = rank_states(case).raised and all(LOGGER.match(event.text) for event in lines)
+    strength: Strength = "proven"
+    if len(gone) == len(lines) or beside:
+        strength = "possible"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(_local_folder(case)),
+    )
+
+
+REFUSED = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Input/output error",
+    "Stale file handle",
+    "Stale NFS file handle",
+    "PytorchStreamWriter failed",
+    "file write failed",
+    "unexpected pos",
+    "Transport endpoint is not connected",
+    "StorageFull",
+)
+"""Messages of kernel, torch and safetensors about a write that failed."""
+
+
+def _storage_errors(case: Case) -> list[Event]:
+    """Errors of files on storage; those of /dev/shm belong to shm_too_small."""
+    lines = []
+    for event in case.of(SystemFault):
+        if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):
+            lines.append(event)
+    for event in matching(messages(case), *REFUSED):
+        of_network = event.kind == "nccl.warn" or RDMA.search(event.text)
+        if not _shared_memory(event) and not of_network:
+            lines.append(event)
+    return lines
 
 
 def _in_storage_call(case: Case) -> Finding | None:
@@ -158,17 +173,20 @@ def _in_storage_call(case: Case) -> Finding | None:
     waiting = rank_states(case).waiting
     slow = {}
     for rank, stack in stacks(case).items():
+        # a rank that waits in a collective had come: storage keeps it from nothing
         if _in_storage(stack) and rank not in waiting:
             slow[rank] = stack
     seen = positions_of_case(case)
     stack_of_rank = {}
     for rank, stack in slow.items():
+        # of a running job it is told from more than one stack where a rank stands
         if rank not in seen:
             stack_of_rank[rank] = stack
     slow = stack_of_rank
     for rank, stand in seen.items():
         if stand.waits_for == FILE:
             slow[rank] = stand.lines[-1]
+    # more ranks in storage than waiting are the ordinary save of a checkpoint on all
     if not 0 < len(slow) <= len(waiting):
         return None
     now = []
@@ -177,13 +195,13 @@ def _in_storage_call(case: Case) -> Finding | None:
             now.append(seen[rank])
     if now:
         say = (
-            f"{start(name_ranks(slow))} {now[0].activity(len(slow))};"
+            f"{who_are(slow)} {now[0].activity(len(slow))};"
             f" {others_wait(case, slow) or 'the others wait'}."
         )
     else:
         where = place(own_frame(next(iter(slow.values())).data.frames, innermost_first=True))
         say = (
-            f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''}"
+            f"{who_are(slow)} was in a storage call{' at ' + where if where else ''}"
             " while the others waited."
         )
     why = pick(slow.values(), waiting.values())
@@ -233,9 +251,13 @@ def _waits_for_data(event: Event) -> bool:
     """Whether the rank waits in a loader without workers, and computes less than a fifth of that
     time.
     """
-    steps = [row for row in event.data.steps if row.get("loading") is not None]
+    steps = []
+    for row in event.data.steps:
+        if row.get("loading") is not None:
+            steps.append(row)
     waited = sum(row["parts"]["data"] for row in steps)
     computed = sum(row["loading"] for row in steps)
+    # with workers the CPU time of the rank says nothing of the loading
     own = bool(event.data.loaders) and not any(loader[0] for loader in event.data.loaders)
     return (
         own
@@ -249,8 +271,14 @@ def _told_by_kernel(case: Case) -> Finding | None:
     storage.
     """
     rows = case.of(KernelStall)
-    lost = [e for e in rows if e.data.what in ("nfs", "storage")]
-    hung = [e for e in rows if e.data.what == "hung_task"]
+    lost = []
+    for event in rows:
+        if event.data.what in ("nfs", "storage"):
+            lost.append(event)
+    hung = []
+    for e in rows:
+        if e.data.what == "hung_task":
+            hung.append(e)
     if not lost and not hung:
         return None
     first = (lost or hung)[0]
@@ -303,6 +331,7 @@ def _shared_memory(event: Event) -> bool:
 
 
 def _in_storage(stack: Event) -> bool:
+    # further out every training loop is inside of some file of these
     inner = stack.data.frames[:4]
     for frame in inner:
         if frame.get("func") in CALLS or any(
@@ -318,6 +347,7 @@ def _local_folder(case: Case) -> str:
     for (host, name), kind in facts.items():
         head, _, last = name.rpartition(".")
         room = number(facts.get((host, f"{head}.free")))
+        # a network file system may be what stalls
         if last == "type" and kind in LOCAL and room is not None and room > SCARCE:
             return str(facts.get((host, f"{head}.path")) or "")
     return ""
@@ -360,3 +390,4 @@ CHECK = Preflight(
     also=("storage.*.path",),
     next=experiment,
 )
+REMEDIES = _advice()

@@ -17,8 +17,7 @@ How to be sure
     wheel has code for the GPU.
 
 What to do
-    Update the driver on the nodes, or install a wheel for an older CUDA (or one that still supports
-    the card); in a container, cuda-compat bridges one major version on data-centre GPUs.
+    In a container, cuda-compat bridges one major version on data-centre GPUs.
 
 Read more
     NVIDIA: CUDA compatibility guide.  PyTorch: previous versions, supported architectures.
@@ -31,6 +30,7 @@ from collections.abc import Iterator
 from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     initialized,
     matching,
     messages,
@@ -101,56 +101,85 @@ GPUs."""
 
 def diagnose(case: Case) -> Finding:
     """Found where CUDA says that driver, libraries or GPU do not fit."""
-    pool = [*case.of("cuda.driver", "cuda.error"), *messages(case)]
-    old = matching(pool, *DRIVER)
-    image = matching(pool, *CODE)
-    other = without([*case.of(CudaDriver), *family(case, "driver")], old + image)
-    other = [e for e in other if not matching([e], *ABSENT)]
-    lines = old or image or other
-    found_so = _by_table(case, lines)
-    if found_so:
-        return found_so
-    vague = matching(case.of(C10dError), "unhandled cuda error")
-    if not lines and vague and not case.of(NcclWarn) and not case.of("cuda."):
-        say = (
-            "A CUDA call inside NCCL failed and the log does not say why; libraries that do not fit"
-            " the driver or GPU are one reason."
-        )
-        return found(ID, "possible", say, pick(vague, limit=2), advice=_advice(False))
-    if not lines and (blind := matching(pool, *ABSENT)):
-        say = (
-            f"CUDA sees no GPU{on(blind[0].host)}: the driver is not loaded or does not fit, or no"
-            " GPU is visible."
-        )
-        said = matching(blind, *ABSENT[:2])
-        return found(
-            ID,
-            "likely" if said else "possible",
-            say,
-            pick(said, blind, limit=4),
-            advice=_advice(False),
-        )
+    went_well = [*initialized(case), *case.of("nccl.destroy", "progress")]
+    missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
+    return first_finding(
+        case, _by_table, _said_by_cuda, _unnamed_error, _no_gpu, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "Driver and libraries work together.", missing)
+
+
+def _lines_of_cuda(case: Case) -> list[Event]:
+    return [*case.of("cuda.driver", "cuda.error"), *messages(case)]
+
+
+def _old_driver(case: Case) -> list[Event]:
+    return matching(_lines_of_cuda(case), *DRIVER)
+
+
+def _lacking_code(case: Case) -> list[Event]:
+    return matching(_lines_of_cuda(case), *CODE)
+
+
+def _other_misfits(case: Case) -> list[Event]:
+    """Lines of CUDA's start that say neither which is too old nor that there is no GPU."""
+    named = _old_driver(case) + _lacking_code(case)
+    other = without([*case.of(CudaDriver), *family(case, "driver")], named)
+    return [event for event in other if not matching([event], *ABSENT)]
+
+
+def _said_by_cuda(case: Case) -> Finding | None:
+    """CUDA, torch or NCCL itself says that they do not fit."""
+    old, image = _old_driver(case), _lacking_code(case)
+    lines = old or image or _other_misfits(case)
     if not lines:
-        went_well = [*initialized(case), *case.of("nccl.destroy", "progress")]
-        missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
-        return CHECK.risk(case) or CHECK.otherwise(
-            case, went_well, "Driver and libraries work together.", missing
-        )
+        return None
+    lacks_code = bool(image) and not old
     what = "driver and CUDA libraries do not fit together."
-    if lines is image:
+    if lacks_code:
         what = "the libraries hold no code for this GPU's architecture."
-    elif lines is old:
+    elif old:
         what = _which_is_unfit(old)
-    say = f"{who_of(lines, lines[0].host)}: {what}"
+    strength: Strength = "proven"
+    if not (old or image) or all(map(_is_warning, lines)):
+        strength = "likely"
     return found(
         ID,
-        "likely" if lines is other or all(_is_warning(e) for e in lines) else "proven",
-        say,
+        strength,
+        f"{who_of(lines, lines[0].host)}: {what}",
         pick(lines),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        advice=_advice(lines is image),
+        advice=_advice(lacks_code),
     )
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """torch quotes NCCL's "unhandled cuda error" and no line says which."""
+    vague = matching(case.of(C10dError), "unhandled cuda error")
+    if not vague or case.of(NcclWarn) or case.of("cuda."):
+        return None
+    say = (
+        "A CUDA call inside NCCL failed and the log does not say why; libraries that do not fit"
+        " the driver or GPU are one reason."
+    )
+    return found(ID, "possible", say, pick(vague, limit=2), advice=_advice(False))
+
+
+def _no_gpu(case: Case) -> Finding | None:
+    """CUDA sees no GPU at all."""
+    blind = matching(_lines_of_cuda(case), *ABSENT)
+    if not blind:
+        return None
+    say = (
+        f"CUDA sees no GPU{on(blind[0].host)}: the driver is not loaded or does not fit, or no"
+        " GPU is visible."
+    )
+    # the first two name the driver; the others are also said where variables hide the GPUs
+    named = matching(blind, *ABSENT[:2])
+    strength: Strength = "possible"
+    if named:
+        strength = "likely"
+    return found(ID, strength, say, pick(named, blind, limit=4), advice=_advice(False))
 
 
 def _which_is_unfit(lines: list[Event]) -> str:
@@ -166,7 +195,7 @@ def _which_is_unfit(lines: list[Event]) -> str:
     return "the NVIDIA driver is older than the CUDA libraries need."
 
 
-def _by_table(case: Case, lines: list[Event]) -> Finding | None:
+def _by_table(case: Case) -> Finding | None:
     """GPU, driver and libraries do not fit by the tables of `_compatibility`.
 
     The errors need not say so.
@@ -174,6 +203,7 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     unfit = misfit(case)
     if unfit is None:
         return None
+    lines = _old_driver(case) or _lacking_code(case) or _other_misfits(case)
     vague = [
         *case.of(CudaError),
         *matching(case.of(C10dError), "unhandled cuda error"),
@@ -201,6 +231,7 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
 
 def _is_warning(event: Event) -> bool:
     """True for a warning after which torch goes on, on the CPU or on another GPU."""
+    # torch falls back after a warning, and raises after an error
     return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
         event.kind != "python.exception"
     )
@@ -212,6 +243,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     driver, library, cuda = (
         str(host.value(name) or "") for name in ("gpu.driver", "gpu.library", "software.torch.cuda")
     )
+    # the tools compare themselves with the kernel module, and so can we where they do not say
     mismatch = smi is not None and (
         "version mismatch" in smi.why or (driver != library and bool(driver and library))
     )
@@ -223,6 +255,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         )
         yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
     major, branch = (whole_number(text.partition(".")[0]) or 0 for text in (cuda, driver))
+    # a container may bring cuda-compat, which no fact shows: hence "unless"
     if branch and branch < drivers().get(major, 0):
         say = (
             f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and"
@@ -297,3 +330,4 @@ CHECK = Preflight(
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
     next=experiment,
 )
+REMEDIES = (*_advice(False), *_advice(True), RELOAD)

@@ -18,8 +18,8 @@ How to be sure
     os.environ["CUDA_VISIBLE_DEVICES"]) on each rank.
 
 What to do
-    Set the device from LOCAL_RANK first thing, and pass device_id= to init_process_group.  Start as
-    many ranks per node as it has visible GPUs.
+    Pass device_id= to init_process_group, too, and start as many ranks per node as it has visible
+    GPUs.
 
 Read more
     PyTorch docs: init_process_group(device_id=...), torchrun LOCAL_RANK.
@@ -44,6 +44,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.causes._experiments import minimal
@@ -60,7 +61,6 @@ from ncclkit.core.kinds import (
     NcclWarn,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "duplicate_gpu"
 explains = (
@@ -101,7 +101,7 @@ def _reported_duplicate(case: Case) -> Finding | None:
     bus = next((str(e.data.bus) for e in same), "") or next(quoted, "")
     host = first_host(same + said)
     say = (
-        f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
+        f"{who_are(ranks)} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
         " needs one GPU per rank."
     )
     hosts = name_hosts(same + said)
@@ -140,7 +140,7 @@ def _too_many(case: Case) -> Finding | None:
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there"
+        f"{who_are(ranks)} asked for a GPU that it cannot see{on(lines[0].host)}: there"
         " are more ranks than visible GPUs."
     )
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
@@ -172,7 +172,11 @@ def _busy_gpu(case: Case) -> Finding | None:
 
 def _vague_refusal(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
-    lines = [e for e in matching(case.of(C10dError), "invalid usage") if not e.data.last_error]
+    # with NCCL's last error, or its warnings, the reason would be said
+    lines = []
+    for event in matching(case.of(C10dError), "invalid usage"):
+        if not event.data.last_error:
+            lines.append(event)
     if not lines or case.of(NcclWarn):
         return None
     who = name_ranks(ranks_in(lines))
@@ -187,6 +191,7 @@ def _guessed_gpu(case: Case) -> Finding | None:
     """The first barrier hangs after PyTorch had to guess the GPU."""
     guessed = case.of(C10dDeviceUnknown)
     waits = case.of(C10dTimeout)
+    # PyTorch guesses rightly where ranks and GPUs are as many: only a hang makes it a sign
     if not guessed or not waits or case.of(NcclDestroy):
         return None
     say = (
@@ -211,9 +216,11 @@ def _same_bus(case: Case) -> list[Event]:
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of(NcclInit):
         data = event.data
+        # a split communicator has its parent's GPUs
         seen = data.bus and event.host and not data.parent
         if seen and data.rank is not None and (data.rank, data.comm_id) not in came:
             places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
+    # two starts of one job give each GPU two ranks; only one communicator's lines can be compared
     if _started_twice(case):
         ranks_of_place = {}
         for place, ranks in places.items():
@@ -237,6 +244,7 @@ def _started_twice(case: Case) -> bool:
     """
     pids: dict[object, set[int | None]] = defaultdict(set)
     for event in case.of(NcclInit):
+        # a pid is of a process, whatever a log calls its rank
         pids[event.host, event.data.rank].add(event.pid)
     return any(len(group) > 1 for group in pids.values())
 
@@ -363,3 +371,4 @@ CHECK = Preflight(
     also=("gpu.*.mig",),
     next=experiment,
 )
+REMEDIES = (*_advice(), MODE, MIG)

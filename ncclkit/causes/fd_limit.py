@@ -15,9 +15,8 @@ How to be sure
     Inside the job: `ulimit -n` and `ls /proc/PID/fd | wc -l` for the failing rank shortly before.
 
 What to do
-    Raise the soft limit to the hard one in the job script (ulimit -n 65536), docker run --ulimit
-    nofile=65536, for Slurm LimitNOFILE in slurmd's unit or PropagateResourceLimits.  For data
-    loaders: torch.multiprocessing.set_sharing_strategy("file_system").
+    Slurm hands on the limit of slurmd's unit (LimitNOFILE), or that of your shell
+    (PropagateResourceLimits).
 
 Read more
     getrlimit(2); PyTorch docs: multiprocessing, sharing strategies.
@@ -26,29 +25,29 @@ Read more
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ncclkit.analysis.picks import (
+    facts_below,
     family,
+    first_finding,
     initialized,
     matching,
     messages,
     name_hosts,
-    name_ranks,
-    of_job_hosts,
-    on,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.causes._experiments import machine, unasked
+from ncclkit.causes._experiments import experiment_of, machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import C10dTimeout, NcclDestroy, SystemFault
-from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "fd_limit"
 explains = (
@@ -80,51 +79,73 @@ def diagnose(case: Case) -> Finding:
 
     Or where the limit is too low for the ranks.
     """
-    lines = []
-    for event in case.of(SystemFault):
-        if event.data.what in ("too_many_files", "too_many_processes"):
-            lines.append(event)
-    lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
-    # inotify watches have a limit of their own
-    lines = [e for e in lines if "inotify" not in e.text]
-    vague = [e for e in without(family(case, "fd"), lines) if "inotify" not in e.text]
-    low = []
-    for fact in of_job_hosts(case, case.facts_of("limits.nofile.soft")):
-        if isinstance(fact.value, int) and fact.value <= LOW:
-            low.append(fact)
-    if not lines and not (vague and low):
-        risk = CHECK.risk(case)
-        if risk:
-            return risk
-        went_well: list[Evidence] = [
-            *case.of(NcclDestroy),
-            *initialized(case),
-            *case.of(C10dTimeout),
-        ]
-        missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
-        return CHECK.otherwise(case, went_well, "No process ran out of file descriptors.", missing)
-    ranks = ranks_in(lines + vague)
-    limit = next((f.value for f in low), None)
+    went_well: list[Evidence] = [
+        *case.of(NcclDestroy),
+        *initialized(case),
+        *case.of(C10dTimeout),
+    ]
+    missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
+    return first_finding(case, _ran_out, _failed_at_low_limit, CHECK.risk) or CHECK.otherwise(
+        case, went_well, "No process ran out of file descriptors.", missing
+    )
+
+
+def _low_limits(case: Case) -> list[Fact]:
+    return facts_below(case, "limits.nofile.soft", LOW + 1)
+
+
+def _ran_out(case: Case) -> Finding | None:
+    """The kernel refused a descriptor or a thread, in words that leave no doubt."""
+    lines = _refusals(case)
+    if not lines:
+        return None
     threads = matching(
         lines, "can't start new thread", "Resource temporarily unavailable", "pids controller"
     )
     what = "file descriptors"
     if threads:
         what = "processes or threads"
-    host = first_host(lines + vague)
-    say = (
-        f"{start(name_ranks(ranks))}{on(host)} ran out of"
-        f" {what}{f' (its soft limit is {limit})' if limit else ''}."
-    )
+    return _finding(case, "proven", what, lines)
+
+
+def _failed_at_low_limit(case: Case) -> Finding | None:
+    """NCCL could not open or accept a socket, and the limit is what a shell has by default."""
+    if not _low_limits(case) or not _vague_failures(case):
+        return None
+    finding = _finding(case, "likely", "file descriptors", [])
+    return replace(finding, next=experiment(case))
+
+
+def _refusals(case: Case) -> list[Event]:
+    lines = []
+    for event in case.of(SystemFault):
+        if event.data.what in ("too_many_files", "too_many_processes"):
+            lines.append(event)
+    lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
+    # inotify watches have a limit of their own
+    return [event for event in lines if "inotify" not in event.text]
+
+
+def _vague_failures(case: Case) -> list[Event]:
+    """NCCL's failures around sockets and files that name no limit."""
+    unnamed = without(family(case, "fd"), _refusals(case))
+    return [event for event in unnamed if "inotify" not in event.text]
+
+
+def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding:
+    vague, low = _vague_failures(case), _low_limits(case)
+    seen = lines + vague
+    limit = ""
+    if low:
+        limit = f" (its soft limit is {low[0].value})"
     return found(
         ID,
-        "proven" if lines else "likely",
-        say,
+        strength,
+        f"{who_of(seen, first_host(seen))} ran out of {what}{limit}.",
         pick(lines, vague, low),
-        ranks=ranks,
-        hosts=name_hosts(lines + vague),
+        ranks=ranks_in(seen),
+        hosts=name_hosts(seen),
         advice=_advice(len(rank_states(case).members)),
-        next=None if lines else experiment(case),
     )
 
 
@@ -149,6 +170,7 @@ def _open_file_risks(host: HostFacts) -> Iterator[Risk]:
             f" {need.words.rstrip('.')}"
         )
         yield Risk(say, facts, advice, "likely")
+    # enough for the ranks themselves, but data loaders share each tensor by a descriptor
     elif limit <= LOW and host.gpu_count > 1:
         say += "that suffices for small jobs, but many ranks or data-loader workers would exceed it"
         yield Risk(say, facts, advice)
@@ -221,20 +243,14 @@ def experiment(case: Case) -> Experiment:
 
     With as few sockets as NCCL can use.
     """
-    fewer = Experiment(
+    fewer = experiment_of(
         "Does the job start when NCCL opens as few sockets as possible?",
         {"env": FEWEST},
         {
-            ID: "it starts, with a tenth of the descriptors",
-            "store_unreachable": "it fails in the same way",
-            "network_loss": "it fails in the same way",
-            "rank_exception": "it fails in the same way",
-        },
-        {
-            ID: "works",
-            "store_unreachable": "same",
-            "network_loss": "same",
-            "rank_exception": "same",
+            ID: ("works", "it starts, with a tenth of the descriptors"),
+            "store_unreachable": ("same", "it fails in the same way"),
+            "network_loss": ("same", "it fails in the same way"),
+            "rank_exception": ("same", "it fails in the same way"),
         },
     )
     return unasked(case, machine(), fewer)
@@ -255,3 +271,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = (*_advice(2), PROCESSES)

@@ -17,8 +17,7 @@ How to be sure
     collective, and destroy_process_group on every rank.
 
 What to do
-    Start processes with spawn or forkserver (or torchrun), touch CUDA only in the children,
-    initialise once, and end with a barrier and destroy_process_group on all ranks.
+    forkserver and torchrun serve as well as spawn; touch CUDA only in the children.
 
 Read more
     PyTorch docs: multiprocessing with CUDA; destroy_process_group.
@@ -81,29 +80,11 @@ def diagnose(case: Case) -> Finding:
 
     Or where communicators were aborted at exit without a failure.
     """
-    finding = first_finding(case, _reported_order, _stuck_teardown)
-    if finding:
-        return finding
-    aborted = case.of(NcclDestroy, how="abort")
-    odd = []
-    for e in family(case, "proxy", "fd"):
-        if matching([e], "Accept failed", "operation Close", "Could not receive type"):
-            odd.append(e)
-    if aborted and odd and not rank_states(case).waiting:
-        return found(
-            ID,
-            "possible",
-            f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
-            pick(odd, aborted, limit=5),
-            ranks=(),
-            advice=_advice(),
-            next=experiment(case),
-        )
     went_well = case.of(NcclDestroy, how="destroy") + [
         *rank_states(case).ended.values(),
         *case.of(C10dTimeout),
     ]
-    return otherwise(
+    return first_finding(case, _reported_order, _stuck_teardown, _aborted_in_use) or otherwise(
         ID,
         went_well,
         "Processes and groups started and ended in order.",
@@ -127,6 +108,7 @@ def _reported_order(case: Case) -> Finding | None:
     strength: Strength = "likely"
     if certain:
         strength = "proven"
+    # a program that cleans up after a failed start finds no process group: that is a consequence
     if not fork and len(certain) == len(lines) and _after_another(case, lines):
         strength = "possible"
     what = "started processes or used a process group too early or too late"
@@ -134,6 +116,7 @@ def _reported_order(case: Case) -> Finding | None:
         what = "used CUDA in a process that was forked after the parent had used it"
     ranks = ranks_in(lines)
     who = who_of(lines)
+    # CUDA itself says that the process was forked
     if strength == "proven" and fork:
         ask_it = None
     else:
@@ -148,6 +131,7 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 
     Empty for a rank whose log begins with the missing group.
     """
+    # the earliest of these lines in each file stays in the dict
     first = {event.path: event.line for event in reversed(in_order(lines))}
     kinds = (
         "python.exception",
@@ -170,12 +154,34 @@ def _stuck_teardown(case: Case) -> Finding | None:
     states = rank_states(case)
     lines: list[Event] = case.of(C10dMonitor, what="abort")
     lines += [e for e in case.of(Stack) if inside(e, *ENDING)]
+    # after a failure the end of a group hangs because of that
     if not lines or states.waiting or states.dead or case.of(C10dError):
         return None
     say = f"{who_of(lines)} did not return from destroying a process group: another rank still "
     say += "used it, or the ranks destroy their groups in different orders."
     return found(
         ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case)
+    )
+
+
+def _aborted_in_use(case: Case) -> Finding | None:
+    """A communicator was aborted at exit, and the other end of its connections complains."""
+    aborted = case.of(NcclDestroy, how="abort")
+    complaints = []
+    for event in family(case, "proxy", "fd"):
+        if matching([event], "Accept failed", "operation Close", "Could not receive type"):
+            complaints.append(event)
+    # after a timeout the watchdog aborts the communicators: that is no exit
+    if not aborted or not complaints or rank_states(case).waiting:
+        return None
+    return found(
+        ID,
+        "possible",
+        f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
+        pick(complaints, aborted, limit=5),
+        ranks=(),
+        advice=_advice(),
+        next=experiment(case),
     )
 
 
@@ -213,3 +219,6 @@ def experiment(case: Case) -> Experiment:
         },
         {"version_mismatch": "they fail too", "gpu_hardware_error": "they fail too, on one GPU"},
     )
+
+
+REMEDIES = _advice()

@@ -16,8 +16,7 @@ How to be sure
     version of the framework, everything else equal.
 
 What to do
-    Search the framework's tracker for the innermost function of the traceback, upgrade or pin it,
-    switch the option off; report it with the Flight Recorder dumps.
+    Or pin an older release, or switch the option off; report it with the Flight Recorder dumps.
 
 Read more
     The framework's issue tracker and release notes.
@@ -29,7 +28,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.analysis.frames import is_own, place
-from ncclkit.analysis.picks import in_order, otherwise, pick, ranks_in, who_of
+from ncclkit.analysis.picks import first_finding, in_order, otherwise, pick, ranks_in, who_of
 from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
@@ -125,35 +124,39 @@ SIGNS = (
 
 def diagnose(case: Case) -> Finding:
     """Found by a message known from a framework's tracker, or an error raised inside it."""
-    finding = _known_inconsistency(case)
-    if finding:
-        return finding
-    errors = [
-        e
-        for e in in_order(case.of(PythonException))
-        if own_error(e) and (name := _innermost_framework(e))
-    ]
-    if errors:
-        name = _innermost_framework(errors[0])
-        first = errors[0]
-        where = place((first.data.frames or [None])[-1])
-        say = (
-            f"{who_of(errors)} raised"
-            f" {str(first.data.type)} inside"
-            f" {name}{' at ' + where if where else ''}, "
-        )
-        return found(
-            ID,
-            "possible",
-            say + "not in the program's own code.",
-            pick(errors, limit=3),
-            ranks=ranks_in(errors),
-            advice=(_advice(name),),
-            next=experiment(case),
-        )
     went_well = case.of("nccl.destroy", "python.exception", "c10d.timeout")
-    return otherwise(
+    return first_finding(case, _known_inconsistency, _raised_inside) or otherwise(
         ID, went_well, "No error was raised inside a framework.", "the standard error of every rank"
+    )
+
+
+def _raised_inside(case: Case) -> Finding | None:
+    """An error whose innermost frames are a framework's, none the program's."""
+    errors = []
+    for event in in_order(case.of(PythonException)):
+        if own_error(event) and _innermost_framework(event):
+            errors.append(event)
+    if not errors:
+        return None
+    first = errors[0]
+    name = _innermost_framework(first)
+    where = place((first.data.frames or [None])[-1])
+    at = ""
+    if where:
+        at = f" at {where}"
+    say = (
+        f"{who_of(errors)} raised {str(first.data.type)} inside {name}{at}, not in the program's"
+        " own code."
+    )
+    # a framework also raises where the program gives it what it cannot take
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(errors, limit=3),
+        ranks=ranks_in(errors),
+        advice=(_advice(name),),
+        next=experiment(case),
     )
 
 
@@ -161,10 +164,11 @@ def _known_inconsistency(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
     pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
+        # the trackers know the whole message, not only its type
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
             who = who_of(lines)
-            advice = replace(_advice(sign.name), do=f"{sign.do}.")
+            # an error that only reports another rank's may quote such words
             certain = any(own_error(event) for event in lines)
             return found(
                 ID,
@@ -173,7 +177,7 @@ def _known_inconsistency(case: Case) -> Finding | None:
                 f" {sign.what}.",
                 pick(lines, limit=4),
                 ranks=ranks_in(lines),
-                advice=(advice,),
+                advice=(_advice_of_sign(sign),),
                 next=experiment(case),
             )
     return None
@@ -185,6 +189,7 @@ def _innermost_framework(event: Event) -> str:
     "" where the user's code is among the last frames.
     """
     frames = event.data.frames or []
+    # a callback of the program may stand right below the framework's own frame
     inner = frames[-3:]
     match = None
     if inner:
@@ -205,6 +210,15 @@ def _advice(name: str) -> Advice:
     )
 
 
+def _advice_of_sign(sign: Sign) -> Advice:
+    return replace(_advice(sign.name), do=f"{sign.do}.")
+
+
+def _remedy_of_sign(sign: Sign) -> Advice:
+    """The same for a page, which has to say when it helps."""
+    return replace(_advice(sign.name), do=f"{sign.name}, where {sign.what}: {sign.do}.")
+
+
 def experiment(case: Case) -> Experiment:
     """Run the same collective without the framework."""
     return minimal(
@@ -212,3 +226,6 @@ def experiment(case: Case) -> Experiment:
         {ID: "it does", "rank_exception": "it does: the error is the program's own"},
         {"nccl_bug": "it fails too", "p2p_broken": "it fails too"},
     )
+
+
+REMEDIES = (_advice("<package>"), *map(_remedy_of_sign, SIGNS))

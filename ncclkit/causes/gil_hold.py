@@ -15,8 +15,8 @@ How to be sure
     `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" is in the native call.
 
 What to do
-    Move the call out of the training process (a subprocess, a data-loader worker), use a version of
-    the library that releases the lock, or give the call a timeout.
+    A subprocess or a data-loader worker can make the call; a newer version of the library may
+    release the lock.
 
 Read more
     py-spy (--gil, --native); Python docs: releasing the GIL in extension code.
@@ -27,13 +27,23 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    first_finding,
+    in_order,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    who_are,
+)
 from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dMonitor, C10dTimeout, FlightMissing, RunEnd
-from ncclkit.core.model import Advice, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
@@ -47,46 +57,69 @@ def diagnose(case: Case) -> Finding:
 
     The monitor could not get the lock, the watchdog was stuck, or a rank answered no signal.
     """
-    silent = _unresponsive_rank(case) or _live_holder(case)
-    if silent is not None:
-        return silent
-    gil = in_order(case.of(C10dMonitor, what="gil"))
-    stuck = in_order(case.of(C10dMonitor, what="stuck"))
-    if gil or (stuck and not case.of(C10dTimeout)):
-        ranks = ranks_in(gil or stuck)
-        known = stacks(case)
-        seen = []
-        for rank in ranks:
-            if rank in known:
-                seen.append(known[rank])
-        where = next((place(own_frame(s.data.frames, innermost_first=True)) for s in seen), "")
-        if gil:
-            what = "could not get the GIL"
-        else:
-            what = "was stuck for " + str(stuck[0].data.seconds or "minutes") + " s"
-        say = (
-            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
-            f" holds the lock in native code{' at ' + where if where else ''}."
-        )
-        strength = "possible"
-        if gil and (seen or not case.of(C10dTimeout)):
-            strength = "likely"
-        return found(
-            ID,
-            "likely" if strength == "likely" else "possible",
-            start(say),
-            pick(gil, stuck, seen),
-            ranks=ranks,
-            hosts=name_hosts(gil or stuck),
-            advice=_advice(case, ranks),
-            next=experiment(case),
-        )
     went_well = [*case.of("c10d.timeout", "nccl.destroy"), *rank_states(case).ended.values()]
     missing = "a stack of each rank with native frames (`ncclkit attach`)"
-    closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
+    closed = []
+    for fact in case.facts_of("limits.ptrace_scope"):
+        if fact.value:
+            closed.append(fact)
     if closed:
         missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
-    return otherwise(ID, went_well, "No monitor reported a held lock.", missing)
+    return first_finding(
+        case, _unresponsive_rank, _live_holder, _lock_not_granted, _stuck_watchdog
+    ) or otherwise(ID, went_well, "No monitor reported a held lock.", missing)
+
+
+def _lock_not_granted(case: Case) -> Finding | None:
+    """PyTorch's monitor asked for the lock and did not get it."""
+    lines = in_order(case.of(C10dMonitor, what="gil"))
+    if not lines:
+        return None
+    # after a timeout the ranks are being stopped, which may hold the lock as well
+    strength: Strength = "possible"
+    if _stacks_of(case, lines) or not case.of(C10dTimeout):
+        strength = "likely"
+    return _finding(case, strength, "could not get the GIL", lines)
+
+
+def _stuck_watchdog(case: Case) -> Finding | None:
+    """PyTorch's watchdog itself did not move, and no collective had timed out."""
+    lines = in_order(case.of(C10dMonitor, what="stuck"))
+    if not lines or case.of(C10dTimeout):
+        return None
+    what = f"was stuck for {lines[0].data.seconds or 'minutes'} s"
+    return _finding(case, "possible", what, lines)
+
+
+def _stacks_of(case: Case, lines: list[Event]) -> list[Event]:
+    """The stacks of the ranks of these lines, as far as there are some."""
+    known = stacks(case)
+    return [known[rank] for rank in ranks_in(lines) if rank in known]
+
+
+def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding:
+    ranks = ranks_in(lines)
+    seen = _stacks_of(case, lines)
+    at = ""
+    for stack in seen[:1]:
+        where = place(own_frame(stack.data.frames, innermost_first=True))
+        if where:
+            at = f" at {where}"
+    say = (
+        f"The watchdog of {name_ranks(ranks)}{on(lines[0].host)} {what}: a thread"
+        f" holds the lock in native code{at}."
+    )
+    stuck = in_order(case.of(C10dMonitor, what="stuck"))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, stuck, seen),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice(case, ranks),
+        next=experiment(case),
+    )
 
 
 def _live_holder(case: Case) -> Finding | None:
@@ -96,15 +129,13 @@ def _live_holder(case: Case) -> Finding | None:
         outside.update(gap.data.missing)
     held = []
     for rank, stand in positions_of_case(case).items():
+        # others wait for it: a rank may hold the lock for a moment at any time
         if stand.waits_for == HOLDS_GIL and rank in outside:
             held.append(stand)
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
-    say = (
-        f"{start(name_ranks(ranks))} holds the GIL in native code in {held[0].call} at"
-        f" {held[0].place}; "
-    )
+    say = f"{who_are(ranks)} holds the GIL in native code in {held[0].call} at {held[0].place}; "
     say += f"{others_wait(case, ranks) or 'the others wait for it'}."
     why = pick([stand.lines[-1] for stand in held], case.of(FlightMissing))
     return found(
@@ -122,6 +153,7 @@ def _unresponsive_rank(case: Case) -> Finding | None:
         ranks = set()
         for rank in UNANSWERED.findall(str(end.data.say)):
             ranks.add(int(rank))
+        # a stopped process answers no signal either, and holds nothing
         silent = ranks - held_by_signal.keys()
         for rank, stack in known.items() if silent else ():
             if rank in silent:
@@ -164,17 +196,20 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same ranks without the program and its native calls."""
-    return Experiment(
+    return experiment_of(
         "Do the same ranks and GPUs keep going when they only do all_reduce?",
         {"minimal": True},
         {
             ID: (
+                "works",
                 "they do: a native call of the program held the lock; `py-spy dump --native`"
-                " names it"
+                " names it",
             ),
-            "slow_rank": "they do: the program's ordinary Python was slow",
-            "gpu_hardware_error": "they stop too: a CUDA call never returns",
-            "p2p_broken": "they stop too: the data never arrives",
+            "slow_rank": ("works", "they do: the program's ordinary Python was slow"),
+            "gpu_hardware_error": ("same", "they stop too: a CUDA call never returns"),
+            "p2p_broken": ("same", "they stop too: the data never arrives"),
         },
-        {ID: "works", "slow_rank": "works", "gpu_hardware_error": "same", "p2p_broken": "same"},
     )
+
+
+REMEDIES = _advice(Case(), ())

@@ -18,7 +18,7 @@ How to be sure
     --format=csv` on every node while the job runs: equal cards must show equal numbers.
 
 What to do
-    Set the limit back to the default and unlock the clocks, on all nodes, and let the boot scripts
+    Set the limit back to the default and unlock the clocks on all nodes, and let the boot scripts
     do the same everywhere.
 
 Read more
@@ -34,6 +34,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Fact, Finding
@@ -57,6 +58,7 @@ def _best_limits(case: Case) -> dict[str, float]:
     """GPU model → the highest power limit of that model on any host, in W."""
     limits = {}
     for fact in case.facts_of("gpu."):
+        # limits differ between models: only cards of one model, on any host, are compared
         limits[(fact.host, fact.name.removesuffix(".power.limit"))] = fact.value
     best: dict[str, float] = defaultdict(float)
     for fact in case.facts_of("gpu."):
@@ -90,6 +92,7 @@ def _host_risks(
             gpus=tuple(facts),
         )
     held = {gpu: fact for gpu, fact in host.gpus("throttle").items() if SET in (fact.value or ())}
+    # where all GPUs are locked alike nobody waits for one
     if held and len(held) < host.gpu_count:
         say = (
             f"{name_gpus(held)}: a setting limits the clocks ({SET}), but not those of the other"
@@ -105,12 +108,16 @@ def _host_risks(
 
 
 def _advice(gpus: Iterable[str], *options: str) -> Advice:
+    return _equal_limits(name_gpus(gpus), gpus, *options)
+
+
+def _equal_limits(named: str, gpus: Iterable[str], *options: str) -> Advice:
     commands = []
     for gpu in gpus:
         for option in options:
             commands.append(f"sudo nvidia-smi -i {gpu} {option}")
     return Advice(
-        f"Give {name_gpus(gpus)} the same limits as the others.",
+        f"Give {named} the same limits as the others.",
         command="; ".join(commands),
         why="Every collective waits for the rank that computes longest.",
         check="`nvidia-smi -q -d POWER,CLOCK` shows equal limits on all cards of all hosts.",
@@ -123,20 +130,14 @@ def experiment(case: Case) -> Experiment:
 
     A power limit does not fail it.
     """
-    return Experiment(
+    return experiment_of(
         "Does each GPU alone, and each pair, work as it should when nothing is computed?",
         {"minimal": True, "stages": True},
         {
-            ID: "they do: a limit slows computation, and breaks nothing",
-            "slow_rank": "they do: the program is late on that rank",
-            "gpu_hardware_error": "it fails again, on one particular GPU",
-            "nvswitch_fabric": "it fails again, wherever NVLink is used",
-        },
-        {
-            ID: "works",
-            "slow_rank": "works",
-            "gpu_hardware_error": "same",
-            "nvswitch_fabric": "same",
+            ID: ("works", "they do: a limit slows computation, and breaks nothing"),
+            "slow_rank": ("works", "they do: the program is late on that rank"),
+            "gpu_hardware_error": ("same", "it fails again, on one particular GPU"),
+            "nvswitch_fabric": ("same", "it fails again, wherever NVLink is used"),
         },
     )
 
@@ -149,3 +150,4 @@ CHECK = Preflight(
     also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
     next=experiment,
 )
+REMEDIES = (_equal_limits("the GPU that differs", ("<gpu>",), "-pl <watts>", "-rgc", "-rac"),)

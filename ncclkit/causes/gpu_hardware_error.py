@@ -15,8 +15,8 @@ How to be sure
     job fail again whenever this GPU takes part?
 
 What to do
-    Drain the node.  Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then
-    watch the remapped rows; 119/120: reset or update the driver.
+    Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then watch the remapped
+    rows; 119/120: reset or update the driver.
 
 Read more
     NVIDIA: Xid errors; GPU memory error management.
@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     matching,
     messages,
@@ -39,6 +40,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
@@ -78,13 +80,22 @@ XIDS = {
     145: "NVLink error",
     158: "fatal time-out",
 }
+SURVIVED = (63, 92, 145)
+"""Xids after which a job may go on, so that something else may have ended it."""
 HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 
 def diagnose(case: Case) -> Finding:
     """Found at an Xid of a hardware fault, or at CUDA's ECC error."""
-    xids = in_order(e for e in case.of(KernelXid) if e.data.xid in XIDS)
-    said = matching(
+    went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
+    missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
+    return first_finding(
+        case, _logged_by_driver, _reported_by_cuda, _unnamed_error, _from_stages, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
+
+
+def _fault_lines(case: Case) -> list[Event]:
+    return matching(
         [*case.of(CudaError), *messages(case)],
         "uncorrectable ECC",
         "uncorrectable NVLink",
@@ -94,57 +105,67 @@ def diagnose(case: Case) -> Finding:
         "RmInitAdapter failed",
         "hardware stack error",
     )
-    if xids:
-        return _finding(xids, said)
-    if said:
-        say = (
-            "CUDA reports a hardware fault of a GPU of"
-            f" {name_ranks(ranks_in(said))}{on(said[0].host)}."
-        )
-        return found(
-            ID,
-            "proven",
-            say,
-            pick(said),
-            ranks=ranks_in(said),
-            hosts=name_hosts(said),
-            advice=_advice("its GPU"),
-        )
+
+
+def _reported_by_cuda(case: Case) -> Finding | None:
+    """CUDA or the driver's tools report a fault of the hardware in words."""
+    lines = _fault_lines(case)
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = f"CUDA reports a hardware fault of a GPU of {name_ranks(ranks)}{on(lines[0].host)}."
+    return found(
+        ID,
+        "proven",
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice("its GPU"),
+    )
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """torch quotes NCCL's "unhandled cuda error" and no line says which."""
     vague = matching(messages(case), "unhandled cuda error")
-    if vague and not case.of(NcclWarn) and not case.of("cuda."):
-        return found(
-            ID,
-            "possible",
-            "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one"
-            " reason.",
-            pick(vague, limit=3),
-            ranks=ranks_in(vague),
-            advice=_advice("each GPU"),
-            next=experiment(case),
-        )
-    if (who := faulty_ranks(case)) and who.gpus and who.alone and not who.slow:
-        advice = _advice("its GPU")
-        strength: Strength = "likely" if staged_test(case).corrupt else "possible"
-        return found(
-            ID,
-            strength,
-            who.summary,
-            who.why,
-            ranks=who.ranks,
-            hosts=who.hosts,
-            advice=advice,
-            next=experiment(case),
-        )
-    went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
-    missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
-    return CHECK.risk(case) or CHECK.otherwise(
-        case, went_well, "No hardware fault was reported.", missing
+    if not vague or case.of(NcclWarn) or case.of("cuda."):
+        return None
+    return found(
+        ID,
+        "possible",
+        "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one reason.",
+        pick(vague, limit=3),
+        ranks=ranks_in(vague),
+        advice=_advice("each GPU"),
+        next=experiment(case),
+    )
+
+
+def _from_stages(case: Case) -> Finding | None:
+    """The staged test found a GPU that fails with nobody else taking part."""
+    who = faulty_ranks(case)
+    if who is None or who.slow or not (who.gpus and who.alone):
+        return None
+    # wrong bytes within one GPU's memory leave no other suspect; a test that ends may have another
+    strength: Strength = "possible"
+    if staged_test(case).corrupt:
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        who.summary,
+        who.why,
+        ranks=who.ranks,
+        hosts=who.hosts,
+        advice=_advice("its GPU"),
+        next=experiment(case),
     )
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
+    # the tools talk to every GPU: one that is stuck holds them up
     if smi and smi.value in ("hung", "breaks off"):
         does = "does not answer"
         if smi.value == "breaks off":
@@ -180,6 +201,7 @@ def _links_down(host: HostFacts) -> Iterator[Risk]:
     for gpu, fact in host.gpus("nvlink.links").items():
         links = number(fact.value) or 0
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
+        # NCCL spreads its data evenly over the links: the GPU with fewest decides
         if links < all_of_it:
             say = (
                 f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; it would slow every"
@@ -206,11 +228,18 @@ def _is_slowed(reasons: object) -> bool:
     )
 
 
-def _finding(xids: list[Event], said: list[Event]) -> Finding:
+def _logged_by_driver(case: Case) -> Finding | None:
+    """The driver logged an Xid of a hardware fault."""
+    xids = in_order(event for event in case.of(KernelXid) if event.data.xid in XIDS)
+    if not xids:
+        return None
+    said = _fault_lines(case)
+    # later Xids of the same boot often follow from the first
     first = xids[0]
     number = int(first.data.xid)
     bus = str(first.data.bus or "")
-    pids = {e.pid for e in xids} - {None}
+    # the driver names a process, other lines of the same process its rank
+    pids = {event.pid for event in xids} - {None}
     hit_ranks = set()
     for event in said + xids:
         if event.rank is not None and (event.pid in pids or event.kind != "kernel.xid"):
@@ -227,9 +256,12 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
     for event in xids:
         if event.data.bus:
             buses.add(str(event.data.bus))
+    strength: Strength = "proven"
+    if number in SURVIVED:
+        strength = "likely"
     return found(
         ID,
-        "likely" if number in (63, 92, 145) else "proven",
+        strength,
         say,
         pick(xids, said),
         ranks=ranks,
@@ -254,16 +286,15 @@ def _advice(gpu: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Test each GPU alone, then every pair, to find the one that fails."""
-    return Experiment(
+    return experiment_of(
         "Which GPU fails when each works alone, and then every pair?",
         {"minimal": True, "stages": True},
         {
-            ID: "always the same one",
-            "driver_too_old": "every one",
-            "cuda_error": "none: the program's own kernel fails",
-            "gpu_oom": "none: the program had taken the memory",
+            ID: ("same", "always the same one"),
+            "driver_too_old": ("same", "every one"),
+            "cuda_error": ("works", "none: the program's own kernel fails"),
+            "gpu_oom": ("works", "none: the program had taken the memory"),
         },
-        {ID: "same", "driver_too_old": "same", "cuda_error": "works", "gpu_oom": "works"},
     )
 
 
@@ -320,3 +351,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = _advice("the GPU")

@@ -17,9 +17,7 @@ How to be sure
     failing step: how much is reserved but not allocated?
 
 What to do
-    Lower the micro-batch or shard more, leave 1-2 GiB for NCCL, call
-    torch.cuda.set_device(local_rank) first, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
-    against fragmentation, and end left-over processes.
+    NCCL needs 1 to 2 GiB; expandable segments help against fragmentation.
 
 Read more
     PyTorch docs: Understanding CUDA memory usage.  NCCL user guide: NCCL_BUFFSIZE, memory of
@@ -34,13 +32,14 @@ from typing import Any
 from ncclkit.analysis.gpu_memory import other_processes
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
     name_hosts,
-    name_ranks,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -48,7 +47,7 @@ from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import CudaError, CudaOom
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "gpu_oom"
 explains = (
@@ -87,39 +86,55 @@ FULL = (
 
 def diagnose(case: Case) -> Finding:
     """Found where torch or NCCL reports a failed device allocation."""
-    torch = case.of(CudaOom)
-    nccl = matching(
+    went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
+    missing = "the standard error of every rank"
+    return first_finding(case, _failed_allocation, CHECK.risk) or CHECK.otherwise(
+        case, went_well, "No allocation on a GPU failed.", missing
+    )
+
+
+def _failed_allocation(case: Case) -> Finding | None:
+    """A device allocation was refused to torch, to NCCL, or to another library."""
+    by_torch = case.of(CudaOom)
+    by_nccl = matching(
         family(case, "cuda", "memory", "other"),
         "out of memory",
         "Failed to CUDA calloc",
         "Failed to CUDA malloc",
     )
     quoted = matching([*messages(case), *case.of(CudaError)], *FULL)
-    lines = in_order(torch) + in_order(nccl) + in_order(quoted)
+    # torch's own message has the numbers, so its line comes first
+    lines = in_order(by_torch) + in_order(by_nccl) + in_order(quoted)
     if not lines:
-        went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
-        missing = "the standard error of every rank"
-        return CHECK.risk(case) or CHECK.otherwise(
-            case, went_well, "No allocation on a GPU failed.", missing
-        )
+        return None
     ranks = ranks_in(lines)
     first = lines[0]
     full_gpus = set()
-    for event in torch:
+    for event in by_torch:
         if event.data.gpu is not None:
             full_gpus.add(str(event.data.gpu))
     gpus = tuple(sorted(full_gpus))
+    gpu = ""
+    if len(gpus) == 1:
+        gpu = f" {gpus[0]}"
+    say = f"{who_are(ranks)} ran out of memory on its GPU{gpu}: {_request_in_words(first)}"
+    advice = _advice(not by_torch, smaller_batch(case))
+    # a rank in a container stands in torch's list under a foreign number: the sums of the line
+    # decide whether another process is among them
     others = other_processes(first.text).clause
-    say = (
-        f"{start(name_ranks(ranks))} ran out of memory on its"
-        f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
-        f" {_request_in_words(first)}{f'; {others}' if others else ''}."
-    )
-    hosts = name_hosts(lines)
-    advice = _advice(not torch, smaller_batch(case))
     if others:
+        say += f"; {others}"
         advice = (OWN, *advice)
-    return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
+    return found(
+        ID,
+        "proven",
+        f"{say}.",
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        gpus=gpus,
+        advice=advice,
+    )
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
@@ -127,10 +142,12 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     for gpu, fact in host.gpus("memory.free").items():
         total = host.number(f"gpu.{gpu}.memory.total")
         free = number(fact.value)
+        # a desktop takes some memory of one GPU
         if not total or free is None or free > (1 - TAKEN) * total:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = ""
+        # in a container the list of processes stays empty
         if holders and holders.value:
             by = f" by {', '.join(map(_process_in_words, holders.value[:3]))}"
         have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
@@ -158,6 +175,7 @@ def _request_in_words(event: Event) -> str:
         if data.free:
             free = f" and {_size_in_words(data.free)}{of} was free"
         return f"it asked for {_size_in_words(data.tried)}{free}"
+    # NCCL allocates outside of PyTorch's cache, which holds the memory
     if event.kind.startswith(("nccl", "c10d")):
         return "NCCL could not allocate its buffers because the program had taken the memory"
     return "an allocation was refused"
@@ -232,3 +250,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders",),
     next=experiment,
 )
+REMEDIES = (*_advice(False), OWN)

@@ -20,8 +20,8 @@ How to be sure
     computes.
 
 What to do
-    End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm
-    --gres=gpu:N with cgroup ConstrainDevices, Kubernetes nvidia.com/gpu without time slicing).
+    Ask the scheduler for whole GPUs: Slurm --gres=gpu:N with cgroup ConstrainDevices, Kubernetes
+    nvidia.com/gpu without time slicing.
 
 Read more
     https://docs.nvidia.com/deploy/mps/index.html (time slicing without MPS, compute modes)
@@ -36,6 +36,7 @@ from typing import Any
 
 from ncclkit.analysis.picks import of_job, pick
 from ncclkit.analysis.speed import measured_speed
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -54,12 +55,13 @@ def diagnose(case: Case) -> Finding:
 
     A live test watches its GPUs from before its ranks come.
     """
-    used = _used_by_others(case)
-    if used:
-        return used
     missing = (
         "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
     )
+    finding = _used_by_others(case)
+    if finding:
+        return finding
+    # the facts were read while the job's own ranks kept the GPUs busy
     if of_job(case):
         return unknown(ID, missing)
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
@@ -71,6 +73,7 @@ def _used_by_others(case: Case) -> Finding | None:
     """
     speed = measured_speed(case)
     shared = []
+    # GPUs that others use and a test at full speed harm nobody
     if speed and speed.slow:
         shared = [event for event in speed.others if event.data.gpus]
     if speed is None or not shared:
@@ -107,6 +110,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             if isinstance(row, dict):
                 process_names.append(_process_in_words(row))
         by = ", ".join(process_names)
+        # a rank would not be slow there, it would be refused
         if by and mode and mode.value == "Exclusive_Process":
             say = (
                 f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there"
@@ -158,16 +162,15 @@ def experiment(case: Case) -> Experiment:
         if fact.name not in busy:
             free_gpus.add(fact.name.split(".")[1])
     free = sorted(free_gpus) or ["0"]
-    return Experiment(
+    return experiment_of(
         "Does the same job work at full speed on the GPUs that no other process uses?",
         {"env": {"CUDA_VISIBLE_DEVICES": ",".join(free)}, "ranks": len(free)},
         {
-            ID: "it does: the other GPUs were shared",
-            "gpu_oom": "it does: the memory of the others was taken",
-            "driver_too_old": "it fails on every GPU",
-            "slow_rank": "it is as late as before: the rank is late on any GPU",
+            ID: ("works", "it does: the other GPUs were shared"),
+            "gpu_oom": ("works", "it does: the memory of the others was taken"),
+            "driver_too_old": ("same", "it fails on every GPU"),
+            "slow_rank": ("same", "it is as late as before: the rank is late on any GPU"),
         },
-        {ID: "works", "gpu_oom": "works", "driver_too_old": "same", "slow_rank": "same"},
     )
 
 
@@ -179,3 +182,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,
 )
+REMEDIES = (_advice("<gpu>"),)

@@ -17,9 +17,7 @@ How to be sure
     `memory.events` of the cgroup (oom_kill), or `sacct -j JOB -o MaxRSS,State` (OUT_OF_MEMORY).
 
 What to do
-    Fewer data-loader workers and a smaller prefetch_factor, data in shared arrays or memory-mapped
-    files instead of Python objects, loading checkpoints on one rank at a time with mmap=True; or a
-    larger memory request.
+    Load checkpoints on one rank at a time with mmap=True.
 
 Read more
     PyTorch issue "DataLoader num_workers > 0 causes CPU memory replication"; kernel docs cgroup-v2
@@ -42,10 +40,11 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.causes._experiments import limits
+from ncclkit.causes._experiments import experiment_of, limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -60,7 +59,7 @@ from ncclkit.core.kinds import (
 )
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.resources import UNITS
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "host_oom"
 explains = (
@@ -108,6 +107,7 @@ def _refused_allocation(case: Case) -> Finding | None:
     errors = case.of(SystemFault)
     workers = []
     for event in errors:
+        # a worker that died of a bus error ran out of /dev/shm (shm_too_small)
         if event.data.what == "dataloader_killed" and not matching([event], "bus error", "segm"):
             workers.append(event)
     refused: list[Event] = [e for e in errors if e.data.what == "host_memory"]
@@ -122,7 +122,7 @@ def _refused_allocation(case: Case) -> Finding | None:
         what = "a data-loader worker was killed by the system"
     else:
         what = f"{_requested_size(refused)} was refused"
-    say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
+    say = f"{who_are(ranks)} ran out of host memory: {what}."
     why = pick(workers, refused, _killed_processes(case))
     advice = _advice(case)
     if not workers:
@@ -181,6 +181,7 @@ def _silent_kill(case: Case) -> Finding | None:
 
 def _swapping_host(case: Case) -> Finding | None:
     """A rank was late on a host that is short of memory."""
+    # a host that swaps on slow storage may hang for an hour and kill nobody
     stalled = case.of("c10d.timeout", "gloo.timeout", "c10d.unique_id")
     short = _shortage_facts(case)
     if not short or not stalled:
@@ -209,7 +210,10 @@ def _shortage_facts(case: Case) -> list[Fact]:
     for fact in case.facts_of("memory.total"):
         if fact.value:
             total[fact.host] = fact.value
-    kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
+    kills = []
+    for f in case.facts_of("memory.oom_kills"):
+        if f.value:
+            kills.append(f)
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
     low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
     swaps = []
@@ -227,6 +231,7 @@ def _reported_oom(case: Case) -> Finding | None:
     if not reported:
         return None
     killed = _killed_processes(case)
+    # the kernel knows processes, not ranks: other lines of the same pid say which rank it was
     pids = {e.pid or _killed_process(e) for e in reported}
     reporting_ranks = set()
     for event in case.events:
@@ -235,6 +240,7 @@ def _reported_oom(case: Case) -> Finding | None:
     ranks = tuple(sorted(reporting_ranks)) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
+    # only the kernel says whether a limit was reached or the machine was full
     by_kernel = None
     if isinstance(first.data, KernelOom):
         by_kernel = first.data
@@ -257,6 +263,7 @@ def _reported_oom(case: Case) -> Finding | None:
         f" memory{limit}; the other ranks only lost their peer."
     )
     strength: Strength = "proven"
+    # on a shared machine the OOM killer may have ended somebody else's process
     if _of_another_job(case, first, ranks, killed):
         strength = "likely"
     why = pick(reported, killed)
@@ -347,6 +354,7 @@ def _data_risks(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Ris
         strength = "likely"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
     fewer = _smaller_loader(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
+    # fewer workers help only where the data fits at all
     if ranks * dataset <= TIGHT * room:
         yield Risk(say, [fact, *facts], fewer, strength)
     else:  # with no worker at all the data would still be larger than the memory
@@ -364,6 +372,7 @@ def before_a_job(case: Case) -> Experiment:
     for fact in case.facts_of("memory.swap"):
         for row in fact.value or ():
             areas.append(row)
+    # what is free now explains no past job, and not where the swap lies
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)
     return limits(
@@ -408,14 +417,13 @@ def _smaller_loader(have: str, workers: int = 8) -> Advice:
 
 def experiment(case: Case) -> Experiment:
     """Run one rank instead of all: its memory then fits, and storage is not faster."""
-    return Experiment(
+    return experiment_of(
         "Does one rank alone, with all of the host's memory, complete the run?",
         {"ranks": 1},
         {
-            ID: "it succeeds: the ranks together need more memory than there is",
-            "disk_or_io": "it stalls in the same call, with no other rank waiting",
+            ID: ("works", "it succeeds: the ranks together need more memory than there is"),
+            "disk_or_io": ("other", "it stalls in the same call, with no other rank waiting"),
         },
-        {ID: "works", "disk_or_io": "other"},
     )
 
 
@@ -446,3 +454,4 @@ CHECK = Preflight(
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
     next=before_a_job,
 )
+REMEDIES = (_smaller_loader(""), _in_pieces("all of it"), MORE, SWAP)

@@ -16,8 +16,7 @@ How to be sure
     everywhere.
 
 What to do
-    Use an IP address for MASTER_ADDR or --rdzv-endpoint and give torchrun --local-addr; on one
-    machine use --standalone or localhost; or add the names of all nodes to /etc/hosts.
+    On one machine localhost serves, too.
 
 Read more
     PyTorch docs: torchrun --local-addr, --rdzv-endpoint.  hosts(5), nsswitch.conf(5).
@@ -132,6 +131,7 @@ def _resolver_error(case: Case) -> Finding | None:
         return None
     gave_up = case.of(StoreConnectTimeout)
     strength: Strength = "likely"
+    # a single refusal may be a server that starts later
     if gave_up or len(lines) + lines[0].count > 2:
         strength = "proven"
     only_ipv6 = all("IPv6 network addresses" in e.text for e in lines)
@@ -139,6 +139,7 @@ def _resolver_error(case: Case) -> Finding | None:
         strength = "possible"
         if gave_up:
             strength = "likely"
+    # the ranks met nevertheless
     if case.of(NcclInit, C10dTimeout):
         strength = "possible"
     name = next(filter(None, map(_name_asked, lines)), "")
@@ -185,7 +186,9 @@ def _unresolved(case: Case) -> list[Event]:
     tried = set()
     for event in asked:
         if event.data.port:
+            # a client that was refused at an address had resolved the name
             tried.add(event.data.port)
+    # torch only wants to print the name of a peer there
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     over = set()
     for event in lines:
@@ -203,6 +206,7 @@ def _unresolved(case: Case) -> list[Event]:
 def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
+    # what NCCL tries only between ranks of one machine
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
     mixed += case.of(NcclChannel, via="SHM") if failed(case) else []
     if not lines or not mixed:
@@ -270,6 +274,7 @@ def _announced_loopback(case: Case) -> Finding | None:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
     who = who_of([first])
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
+    # on one host a loopback address reaches all ranks
     if hosts and len(_all_hosts(case)) > 1:
         strength: Strength = "proven"
     elif hosts:
@@ -310,9 +315,16 @@ def _resolves_to_itself(case: Case) -> Finding | None:
     """A name in a multi-node job resolves to each machine itself."""
     if len(_all_hosts(case)) < 2:
         return None
-    own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
+    own = []
+    for fact in case.facts_of("net.hostname.addresses"):
+        if _to_itself(fact):
+            own.append(fact)
     timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
-    local = [e for e in timeouts if _host_asked(e).startswith("127.")]
+    # a store asked for at 127.x is on the own host
+    local = []
+    for event in timeouts:
+        if _host_asked(event).startswith("127."):
+            local.append(event)
     if not local and not (own and timeouts):
         return None
     if own:
@@ -363,7 +375,10 @@ def _own_names(case: Case) -> Finding | None:
         if fact.value == "lo":
             gloo[fact.host] = fact
     foreign = _misnamed_hosts(case)
-    own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
+    own = []
+    for f in case.facts_of("net.hostname.addresses"):
+        if f.host in gloo:
+            own.append(f)
     wrong_facts = []
     for fact in own:
         if not fact.value or _to_itself(fact) or fact.host in foreign:
@@ -421,13 +436,20 @@ def _name_gloo_interface(name: str) -> Advice:
 
 def _failed_without_address(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
-    named = [e for e in case.of(StoreConnectTimeout) if e.data.host]
+    named = []
+    for event in case.of(StoreConnectTimeout):
+        if event.data.host:
+            named.append(event)
     lines = matching(
         [*case.of(RendezvousError), *messages(case)],
         "connect() timed out",
         "connection to the C10d store",
     )
-    unnamed = [e for e in case.of(GlooConnect) if not e.data.address]
+    # gloo before it names the address says only that it could not connect
+    unnamed = []
+    for e in case.of(GlooConnect):
+        if not e.data.address:
+            unnamed.append(e)
     if unnamed:
         say = (
             "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"
@@ -478,6 +500,7 @@ def _misnamed_hosts(case: Case) -> set[str]:
             named.append(fact)
     hosts = set()
     for fact in named:
+        # an old entry of DNS, or digits that are read as an address
         if not having[fact.host] & {address.split("%")[0] for address in fact.value}:
             hosts.add(fact.host)
     return hosts
@@ -519,3 +542,6 @@ def experiment(case: Case) -> Experiment:
         return meeting(case)
     question = "Do the job's names resolve to this machine, and does it answer at these addresses?"
     return unasked(case, limits(question, ID, "port_in_use"), meeting(case))
+
+
+REMEDIES = (*_advice("$MASTER_ADDR"), _name_gloo_interface(""), OWN_NAME)

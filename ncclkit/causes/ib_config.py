@@ -16,11 +16,6 @@ How to be sure
     `show_gids` (or ibv_devinfo -v) on both nodes: the entry in use must be a RoCE v2 IPv4 address
     of the same network. Does NCCL_IB_DISABLE=1 make the job work?
 
-What to do
-    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or newer (it chooses itself), or set the index of the
-    IPv4 RoCE v2 entry; restrict NCCL_IB_HCA to the cards of the compute network; NCCL_CROSS_NIC=0
-    where rails are separate.
-
 Read more
     NCCL user guide: NCCL_IB_GID_INDEX, NCCL_IB_HCA, NCCL_IB_TC, NCCL_CROSS_NIC.
 """
@@ -38,21 +33,20 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     name_hosts,
-    name_ranks,
     of_job_hosts,
-    on,
     over_infiniband,
     over_sockets,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import EARLY
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dTimeout, KernelLink, NcclDestroy, NcclInfo
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "ib_config"
 explains = (
@@ -110,6 +104,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     index = host.number("env.NCCL_IB_GID_INDEX")
     fact = host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
+        # only on Ethernet (RoCE) does the index choose between kinds of addresses
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
             continue
         row = next((row for row in port.get("gids") or () if row.get("index") == index), None)
@@ -140,16 +135,17 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 def _memory_refused(case: Case) -> Finding | None:
     """The card refused to register GPU memory."""
-    lines = [e for e in family(case, "ib_setup") if str(e.data.call).startswith("ibv_reg_")]
+    lines = []
+    for event in family(case, "ib_setup"):
+        if str(event.data.call).startswith("ibv_reg_"):
+            lines.append(event)
+    # no memory to lock is memlock_limit
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
         return None
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
-    say = (
-        f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the"
-        " InfiniBand card."
-    )
+    say = f"{who_are(ranks, lines[0].host)} could not register GPU memory with the InfiniBand card."
     return found(
         ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ())
     )
@@ -162,8 +158,10 @@ def _first_packets(case: Case) -> Finding | None:
     """
     early = []
     for event in family(case, "ib_completion"):
+        # routed GIDs reached each other: then it is a link or a peer that died (ib_link_error)
         if event.data.status in (12, 4) and not event.data.routed:
             early.append(event)
+    # whatever worked once had the right addresses
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of(C10dTimeout) if (e.data.seq or 0) > EARLY]
     starts = []
@@ -172,6 +170,7 @@ def _first_packets(case: Case) -> Finding | None:
     begun = starts + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data.status == 4):
         return None
+    # the card itself was refused memory, no packet was lost
     memory = early[0].data.status == 4
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     what = (
@@ -183,7 +182,7 @@ def _first_packets(case: Case) -> Finding | None:
     ranks = ranks_in(early)
     hosts = name_hosts(early)
     advice = _advice(bool(gid), memory, _rdma_ports(case))
-    say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
+    say = f"{who_are(ranks, early[0].host)}: {what}."
     return found(
         ID,
         "likely",
@@ -200,9 +199,11 @@ def _different_ports(case: Case) -> Finding | None:
     """Hosts list different cards, or a channel joins a port of InfiniBand with one of Ethernet."""
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}
+    # a host with InfiniBand and one with Ethernet cannot join their n-th ports
     layers = {host: link_layers(devices) for host, devices in lists.items()}
     if (
         len(lists) < 2
+        # hosts may differ in cards and work
         or case.of("progress", "job.done")
         or not (failed(case) or family(case, "ib_completion"))
     ):
@@ -257,7 +258,10 @@ def _setup_failed(case: Case) -> Finding | None:
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None
-    retries = [e for e in case.of(NcclInfo, family="retry") if "modify_qp" in e.text]
+    retries = []
+    for event in case.of(NcclInfo, family="retry"):
+        if "modify_qp" in event.text:
+            retries.append(event)
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
     number = first.data.errno or (
@@ -267,6 +271,7 @@ def _setup_failed(case: Case) -> Finding | None:
         if matching([first], "invalid argument")
         else 0
     )
+    # NCCL compares both ends before it connects
     mixed = matching([first], "link_layer", "incompatible devices")
     if mixed:
         why = "its cards mix InfiniBand and Ethernet"
@@ -276,6 +281,7 @@ def _setup_failed(case: Case) -> Finding | None:
     say = (
         f"{who_of(setup, first.host)} could not connect over {device or 'InfiniBand/RoCE'}: {why}."
     )
+    # a port that is down cannot be set up either
     lost = case.of(KernelLink, state="down") + family(case, "ib_async")
     strength: Strength = "likely"
     if number and "modify_qp" in first.text and not lost:
@@ -317,7 +323,11 @@ def _routed_gid(port: Mapping[str, Any]) -> int | None:
 def _advice(
     set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]
 ) -> tuple[Advice, ...]:
-    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    active = []
+    for port in ports:
+        if port.get("state") == "ACTIVE":
+            active.append(port)
+    # an address of version 1, or a link-local one, is not routed
     index = next((entry for port in active if (entry := _routed_gid(port)) is not None), None)
     cards = ",".join(sorted({str(port.get("device")) for port in active}))
     if memory:
@@ -365,15 +375,14 @@ def experiment(case: Case) -> Experiment:
 
     And the rails kept apart.
     """
-    return Experiment(
+    return experiment_of(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
         {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},
         {
-            ID: "they connect",
-            "ib_link_error": "they fail in the same way, over one link only",
-            "network_loss": "they fail in the same way; over sockets too",
+            ID: ("works", "they connect"),
+            "ib_link_error": ("same", "they fail in the same way, over one link only"),
+            "network_loss": ("same", "they fail in the same way; over sockets too"),
         },
-        {ID: "works", "ib_link_error": "same", "network_loss": "same"},
     )
 
 
@@ -385,3 +394,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,
 )
+REMEDIES = (*_advice(True, False, ()), *_advice(False, True, ()), SAME_PORTS)

@@ -16,8 +16,7 @@ How to be sure
     dmesg of its node at that second.  A pair test over exactly that link fails alone.
 
 What to do
-    Take the node or port out (NCCL_IB_HCA=^mlx5_4), have the cable or optic replaced;
-    NCCL_IB_TIMEOUT=22 bridges short flaps.
+    Have the cable or optic replaced.
 
 Read more
     NCCL user guide: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; Troubleshooting: InfiniBand.  ibdiagnet.
@@ -31,6 +30,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -42,16 +42,15 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dError,
     C10dStatus,
     C10dTimeout,
-    ElasticStop,
     KernelLink,
     NcclDestroy,
-    NcclPeerClosed,
     NcclWarn,
     StepProgress,
 )
@@ -81,58 +80,77 @@ def diagnose(case: Case) -> Finding:
 
     The first status other than 5 counts.
     """
-    completions = in_order(family(case, "ib_completion"))
-    first = next(
-        (e for e in completions if e.data.status not in (None, 5)),
-        next(iter(completions), None),
-    )
-    fatal = matching(case.of(NcclWarn), "ibv_poll_cq", "communicator encountered a fatal error")
-    ports = fatal + matching(
-        family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
-    )
-    down = [e for e in case.of(KernelLink, state="down") if _names_rdma_card(e)]
-    if first is not None and not _never_worked(case):
-        return _failed_completion(case, first, completions, ports + down)
-    if ports or down:
-        device = ""
-        for event in down + ports:
-            if event.data.device:
-                device = str(event.data.device)
-                break
-        say = (
-            f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down"
-            " during the job."
-        )
-        return found(
-            ID,
-            ("proven" if case.of(C10dTimeout, C10dError) and not _rank_ended(case) else "likely"),
-            say,
-            pick(down, ports),
-            ranks=ranks_in(ports),
-            hosts=name_hosts(down + ports),
-            interfaces=(device,) if device else (),
-            advice=_advice(device),
-        )
-    remote = [
-        *matching(
-            messages(case), "remote process exited or there was a network error", "ncclRemoteError"
-        )
-    ]
-    if remote and not case.of(NcclPeerClosed) and not case.of(ElasticStop):
-        return found(
-            ID,
-            "possible",
-            "A connection to another rank broke; a usual reason is a fault of the network between"
-            " the nodes.",
-            pick(remote),
-            ranks=(),
-            advice=_advice(""),
-            next=experiment(case),
-        )
     went_well = [*case.of(NcclDestroy), *over_sockets(case), *case.of(C10dTimeout)]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
-    return CHECK.risk(case) or CHECK.otherwise(
-        case, went_well, "No InfiniBand link failed.", missing
+    return first_finding(
+        case, _failed_completion, _port_went_down, _broken_connection, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
+
+
+def _port_errors(case: Case) -> list[Event]:
+    """NCCL's and the card's own reports of a port or device that failed."""
+    fatal = matching(case.of(NcclWarn), "ibv_poll_cq", "communicator encountered a fatal error")
+    return fatal + matching(
+        family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
+    )
+
+
+def _links_down(case: Case) -> list[Event]:
+    """The kernel's lines of an RDMA card whose link went down."""
+    return [event for event in case.of(KernelLink, state="down") if _names_rdma_card(event)]
+
+
+def _first_device(lines: list[Event]) -> str:
+    for event in lines:
+        if event.data.device:
+            return str(event.data.device)
+    return ""
+
+
+def _port_went_down(case: Case) -> Finding | None:
+    """A port went down, by the kernel or by the card's own event."""
+    ports, down = _port_errors(case), _links_down(case)
+    lines = down + ports
+    if not lines:
+        return None
+    device = _first_device(lines)
+    interfaces: tuple[str, ...] = ()
+    if device:
+        interfaces = (device,)
+    # a port may flap unnoticed, and a rank that dies closes its connections, too
+    strength: Strength = "likely"
+    if case.of(C10dTimeout, C10dError) and not _rank_ended(case):
+        strength = "proven"
+    return found(
+        ID,
+        strength,
+        f"The port {device or 'of an InfiniBand card'}{on(lines[0].host)} went down during"
+        " the job.",
+        pick(down, ports),
+        ranks=ranks_in(ports),
+        hosts=name_hosts(lines),
+        interfaces=interfaces,
+        advice=_advice(device),
+    )
+
+
+def _broken_connection(case: Case) -> Finding | None:
+    """torch quotes that a connection broke, and nothing says whose end it was."""
+    lines = matching(
+        messages(case), "remote process exited or there was a network error", "ncclRemoteError"
+    )
+    # a peer that closed, or a launcher that stopped the ranks, explains it
+    if not lines or case.of("nccl.peer_closed", "elastic.stop"):
+        return None
+    return found(
+        ID,
+        "possible",
+        "A connection to another rank broke; a usual reason is a fault of the network between"
+        " the nodes.",
+        pick(lines),
+        ranks=(),
+        advice=_advice(""),
+        next=experiment(case),
     )
 
 
@@ -149,6 +167,8 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     for port in ports:
         device = str(port.get("device"))
         named = bool(wanted) and _is_chosen(device, wanted)
+        # a port that polls has no cable or no peer; most machines have some ports unused, so only
+        # one of the kind in use counts
         searching = (
             port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
         )
@@ -197,6 +217,7 @@ def _names_rdma_card(event: Event) -> bool:
 def _rank_ended(case: Case) -> bool:
     """True where a rank ended by itself: packets to it are not acknowledged either."""
     states = rank_states(case)
+    # its card answers no packet any more
     return bool(states.raised or states.killed)
 
 
@@ -205,45 +226,58 @@ def _never_worked(case: Case) -> bool:
     return any(e.data.call == "ibv_modify_qp" for e in family(case, "ib_setup"))
 
 
-def _failed_completion(
-    case: Case, first: Event, lines: list[Event], others: list[Event]
-) -> Finding:
+def _failed_completion(case: Case) -> Finding | None:
+    """The card gave a connection up, and it had worked before."""
+    lines = in_order(family(case, "ib_completion"))
+    if not lines or _never_worked(case):
+        return None
+    # status 5 is the echo on connections that were up when another one failed
+    first = next((event for event in lines if event.data.status not in (None, 5)), lines[0])
+    others = _port_errors(case) + _links_down(case)
     status = first.data.status
-    peers = Counter(
-        m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
-    )
-    device = ""
+    # the end that most reports have in common is the one to look at
+    peers: Counter[str] = Counter()
     for event in lines:
-        if event.data.device:
-            device = str(event.data.device)
-            break
-    peer = ""
+        peer = re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", event.text)
+        if peer:
+            peers[peer[1]] += 1
+    device = _first_device(lines)
+    over = ""
+    interfaces: tuple[str, ...] = ()
+    if device:
+        over = f" on {device}"
+        interfaces = (device,)
+    to = ""
     if peers:
-        peer = f" to {peers.most_common(1)[0][0]}"
+        to = f" to {peers.most_common(1)[0][0]}"
+    ranks = ranks_in([first])
     say = (
-        "The InfiniBand connection of"
-        f" {name_ranks(ranks_in([first]))}{on(first.host)}{' on ' + device if device else ''}{peer}"
-        " failed: "
+        f"The InfiniBand connection of {name_ranks(ranks)}{on(first.host)}{over}{to} failed:"
+        f" status {status}, {STATUS.get(status or 0, 'a completion error')}."
     )
-    say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
-    mid_run = bool(case.of(StepProgress) or case.of(C10dStatus) or others)
-    # The link had worked before: the addresses are right, so a longer timeout may bridge the
-    # interruption.
-    fits = mid_run or first.data.routed
-    strength: Strength = "possible"
-    if fits or status != 12:
-        strength = "likely"
     return found(
         ID,
-        "proven" if status == 12 and others and not _rank_ended(case) else strength,
+        _strength_of_status(case, first, others),
         say,
         pick([first], others, lines),
-        ranks=ranks_in([first]),
+        ranks=ranks,
         hosts=name_hosts([first]),
-        interfaces=(device,) if device else (),
+        interfaces=interfaces,
         advice=_advice(device),
         next=experiment(case),
     )
+
+
+def _strength_of_status(case: Case, first: Event, others: list[Event]) -> Strength:
+    unanswered = first.data.status == 12
+    if unanswered and others and not _rank_ended(case):
+        return "proven"
+    mid_run = bool(case.of(StepProgress) or case.of(C10dStatus) or others)
+    # The link had worked before: the addresses are right, so a longer timeout may bridge the
+    # interruption.
+    if mid_run or first.data.routed or not unanswered:
+        return "likely"
+    return "possible"
 
 
 def _advice(device: str) -> tuple[Advice, ...]:
@@ -272,16 +306,15 @@ def _advice(device: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job over sockets."""
-    return Experiment(
+    return experiment_of(
         "Does the job pass over sockets, if it fails over InfiniBand?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
-            ID: "passes over sockets, fails over this link only",
-            "ib_config": "passes over sockets, fails over every link",
-            "network_loss": "fails over sockets too",
-            "rank_exception": "fails over sockets too: the peer dies again",
+            ID: ("works", "passes over sockets, fails over this link only"),
+            "ib_config": ("works", "passes over sockets, fails over every link"),
+            "network_loss": ("same", "fails over sockets too"),
+            "rank_exception": ("same", "fails over sockets too: the peer dies again"),
         },
-        {ID: "works", "ib_config": "works", "network_loss": "same", "rank_exception": "same"},
     )
 
 
@@ -293,3 +326,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_HCA",),
     next=experiment,
 )
+REMEDIES = _advice("<card>")

@@ -16,8 +16,8 @@ How to be sure
     IB" on all ranks.
 
 What to do
-    docker run --device=/dev/infiniband --cap-add=IPC_LOCK (or the Kubernetes RDMA plugin), install
-    rdma-core in the image, correct NCCL_IB_HCA, unset NCCL_IB_DISABLE.
+    In Kubernetes the RDMA plugin takes the place of --device; install rdma-core in an image that
+    lacks libibverbs.
 
 Read more
     NCCL user guide: NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET.
@@ -31,6 +31,7 @@ from ncclkit.analysis.network_devices import infiniband_expected, infiniband_see
 from ncclkit.analysis.picks import (
     env_of,
     failed,
+    first_finding,
     matching,
     messages,
     name_hosts,
@@ -39,6 +40,7 @@ from ncclkit.analysis.picks import (
     pick,
 )
 from ncclkit.analysis.rank_states import spans_hosts
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclIbDevices, NcclInfo, NcclInit, NcclNetwork, PrintedEnv
@@ -61,69 +63,116 @@ def diagnose(case: Case) -> Finding:
 
     By cards, variables or other ranks.
     """
-    sockets = over_sockets(case)
-    none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
-    other = [e for e in case.of(NcclNetwork) if e.data.name not in ("Socket", None)]
-    mixed = matching([*messages(case), *case.of(NcclInfo)], "wrong type")
-    off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.value == "1"]
+    went_well = _other_networks(case) or over_sockets(case) or case.of(NcclIbDevices)
+    say = "NCCL uses the network that this machine is known to have."
+    missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
+    return first_finding(
+        case, _missing_on_some, _mixed_connection, _sockets_everywhere, _no_library, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, say, missing)
+
+
+def _without_devices(case: Case) -> list[Event]:
+    """The lines in which NCCL says that it found no card."""
+    return [event for event in case.of(NcclIbDevices) if not event.data.devices]
+
+
+def _other_networks(case: Case) -> list[Event]:
+    """The lines in which NCCL says that it uses another network than sockets."""
+    return [event for event in case.of(NcclNetwork) if event.data.name not in ("Socket", None)]
+
+
+def _wrong_types(case: Case) -> list[Event]:
+    """A rank received a connection of another kind than its own."""
+    return matching([*messages(case), *case.of(NcclInfo)], "wrong type")
+
+
+def _switched_off(case: Case) -> list[Event]:
+    """The lines by which NCCL_IB_DISABLE=1 is set."""
+    off = [event for event in env_of(case, "NCCL_IB_DISABLE") if event.data.value == "1"]
     for event in case.of(PrintedEnv):
         if (event.data.name, event.data.value) == ("NCCL_IB_DISABLE", "1"):
             off.append(event)
+    return off
+
+
+def _missing_on_some(case: Case) -> Finding | None:
+    """Ranks of one host use sockets, and those of another a faster network."""
+    slow = [*over_sockets(case), *_without_devices(case)]
+    other = _other_networks(case)
+    pair = _differing_hosts(slow, other)
+    if pair is None:
+        return None
+    without, uses = pair
+    hosts = name_hosts(slow)
+    say = (
+        f"Some ranks use sockets and others {uses.data.name}: InfiniBand is missing on "
+        f"{', '.join(hosts) or 'some nodes'}."
+    )
+    # a host whose line only counts cards may still have chosen another network
+    firm = without.host and without.kind == "nccl.network" and failed(case)
+    strength: Strength = "likely"
+    if firm:
+        strength = "proven"
+    cited = pick([without], [uses], slow[:2], other[:2], _wrong_types(case), limit=5)
+    return _finding(case, strength, say, cited, hosts)
+
+
+def _mixed_connection(case: Case) -> Finding | None:
+    """NCCL itself says that two ranks do not use the same network."""
+    mixed = _wrong_types(case)
+    if not mixed:
+        return None
+    return _finding(
+        case,
+        "likely",
+        "A rank received a connection of another kind than it expected: one node uses"
+        " InfiniBand, the other sockets.",
+        pick(mixed, _without_devices(case), over_sockets(case)),
+    )
+
+
+def _sockets_everywhere(case: Case) -> Finding | None:
+    """All ranks use sockets, where cards are expected or a variable switches them off."""
+    sockets, none = over_sockets(case), _without_devices(case)
     wanted: list[Evidence] = [
         *infiniband_expected(case),
-        *[f for f in case.facts_of("net.rdma") if f.value],
+        *[fact for fact in case.facts_of("net.rdma") if fact.value],
     ]
     # they are there by chance where all is well
-    wanted += infiniband_seen(case) if failed(case) else []
-    pair = _differing_hosts([*sockets, *none], other)
-    if pair:
-        without, uses = pair
-        say = (
-            f"Some ranks use sockets and others {uses.data.name}: InfiniBand is missing on "
-            f"{', '.join(name_hosts(sockets + none)) or 'some nodes'}."
-        )
-        firm = without.host and without.kind == "nccl.network" and failed(case)
-        cited = pick([without], [uses], (sockets + none)[:2], other[:2], mixed, limit=5)
-        return _finding(
-            case, "proven" if firm else "likely", say, cited, name_hosts(sockets + none)
-        )
-    if mixed:
-        return _finding(
-            case,
-            "likely",
-            "A rank received a connection of another kind than it expected: one node uses"
-            " InfiniBand, the other sockets.",
-            pick(mixed, none, sockets),
-        )
-    if (sockets or none) and (wanted or off) and len(name_hosts(case.of(NcclInit))) != 1:
-        why = "NCCL found no usable device although one is expected"
-        if off:
-            why = "NCCL_IB_DISABLE=1 is set"
-        return _finding(
-            case,
-            "likely",
-            f"The ranks talk over plain sockets because {why}.",
-            pick(off, none, sockets[:1], wanted),
-        )
-    if not other and (finding := _no_library(case, [*none, *sockets])):
-        return finding
-    went_well = other or sockets or case.of(NcclIbDevices)
-    say = "NCCL uses the network that this machine is known to have."
-    missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
+    if failed(case):
+        wanted += infiniband_seen(case)
+    off = _switched_off(case)
+    on_one_host = len(name_hosts(case.of(NcclInit))) == 1
+    if not (sockets or none) or not (wanted or off) or on_one_host:
+        return None
+    why = "NCCL found no usable device although one is expected"
+    if off:
+        why = "NCCL_IB_DISABLE=1 is set"
+    return _finding(
+        case,
+        "likely",
+        f"The ranks talk over plain sockets because {why}.",
+        pick(off, none, sockets[:1], wanted),
+    )
 
 
-def _no_library(case: Case, seen: list[Event]) -> Finding | None:
+def _no_library(case: Case) -> Finding | None:
     """NCCL of a job on several hosts found no libibverbs."""
     lines = case.of("nccl.warn", "nccl.info")
-    lacking = [e for e in lines if e.data.family == "no_ib_library"]
+    lacking = []
+    for event in lines:
+        if event.data.family == "no_ib_library":
+            lacking.append(event)
+    # within one machine no InfiniBand is needed
     across = spans_hosts(case) or len(name_hosts(case.of(NcclInit) or lacking)) != 1
-    if not lacking or not across:
+    # a plugin that brings another network needs no libibverbs
+    if not lacking or not across or _other_networks(case):
         return None
     say = (
         f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over"
         " plain sockets."
     )
+    seen = [*_without_devices(case), *over_sockets(case)]
     return _finding(case, "possible", say, pick(lacking, seen, limit=3))
 
 
@@ -133,6 +182,8 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
 
     A host whose ranks use another network has looked for cards before it chose.
     """
+    # a host that uses a faster network has looked for cards before it chose: its own line of no
+    # cards proves nothing
     hosts = {two.host for two in other}
     ranks = {two.rank for two in other}
     # whether a pair differs depends on the second only by what it names
@@ -153,7 +204,10 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
-    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    active = []
+    for port in ports:
+        if port.get("state") == "ACTIVE":
+            active.append(port)
     names = sorted({str(port.get("device")) for port in active or ports})
     off = []
     if host.number("env.NCCL_IB_DISABLE"):
@@ -161,6 +215,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     off += (
         [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
     )
+    # without cards the variable changes nothing
     if active and off and off[0]:
         say = (
             f"{off[0].name[4:]}={off[0].value} is set although RDMA ports are active"
@@ -176,6 +231,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(
             say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names)
         )
+    # a machine may have its ports unplugged on purpose, hence only possible
     elif ports and not active:
         say = (
             f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a"
@@ -225,32 +281,33 @@ def experiment(case: Case) -> Experiment:
         if env_of(case, name) or case.facts_of(f"env.{name}"):
             off.append(name)
     if off:
-        return Experiment(
+        return experiment_of(
             f"Is the job faster without {' and '.join(off)}?",
             {"unset": off},
             {
-                ID: "it is: the ranks then use InfiniBand",
-                "ib_config": "it fails now: connections over InfiniBand cannot be made",
+                ID: ("faster", "it is: the ranks then use InfiniBand"),
+                "ib_config": ("other", "it fails now: connections over InfiniBand cannot be made"),
                 "ib_link_error": (
-                    "it fails now: a link is broken, and InfiniBand had been switched off for that"
+                    "other",
+                    "it fails now: a link is broken, and InfiniBand had been switched off for that",
                 ),
             },
-            {ID: "faster", "ib_config": "other", "ib_link_error": "other"},
         )
-    return Experiment(
+    return experiment_of(
         "Which node cannot use InfiniBand?",
         {"env": {"NCCL_NET": "IB"}},
         {
-            ID: "the node without devices stops with an error that names it",
-            "ib_config": "none: all nodes have devices, and connections over them fail",
+            ID: ("other", "the node without devices stops with an error that names it"),
+            "ib_config": ("other", "none: all nodes have devices, and connections over them fail"),
             "slow_transport": (
-                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+                "works",
+                "none: the job runs as before, so InfiniBand was in use and something else is slow",
             ),
             "network_loss": (
-                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+                "works",
+                "none: the job runs as before, so InfiniBand was in use and something else is slow",
             ),
         },
-        {ID: "other", "ib_config": "other", "slow_transport": "works", "network_loss": "works"},
     )
 
 
@@ -276,3 +333,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,
 )
+REMEDIES = (*_advice(), UNSET)

@@ -17,9 +17,9 @@ How to be sure
     Compare the value with `ip -brief address` inside the container on the failing node.
 
 What to do
-    Set the variable to an interface that exists on every node, or unset it: the automatic choice is
-    right on most machines.  Where names differ, a common prefix ("en") or an exclusion
-    ("^lo,docker") serves NCCL; gloo needs the exact name per node.
+    The automatic choice is right on most machines.  Where names differ, a common prefix ("en") or
+    an exclusion ("^lo,docker") serves NCCL; gloo needs the exact name per node
+    (GLOO_SOCKET_IFNAME).
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME.  PyTorch docs: "Choosing the network interface to use"
@@ -29,10 +29,21 @@ Read more
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclkit.analysis.hosts import shared_network
-from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
+from ncclkit.analysis.picks import (
+    env_of,
+    family,
+    first_finding,
+    matching,
+    messages,
+    on,
+    pick,
+    ranks_in,
+    without,
+)
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -67,32 +78,55 @@ def diagnose(case: Case) -> Finding:
 
     By the facts of the host.
     """
-    gloo = case.of(GlooNoInterface)
-    empty = matching(messages(case), "is neither AF_INET")
-    nccl = family(case, "no_interface") + matching(
+    went_well = case.of(NcclBootstrap)
+    missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
+    return first_finding(
+        case, _gloo_found_none, _nccl_found_none, _filtered_out, _empty_address, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
+
+
+def _gloo_found_none(case: Case) -> Finding | None:
+    """gloo says that no interface has the name that it was given."""
+    lines = case.of(GlooNoInterface)
+    if lines:
+        return _finding(case, "proven", lines, "GLOO_SOCKET_IFNAME")
+    return None
+
+
+def _empty_addresses(case: Case) -> list[Event]:
+    return matching(messages(case), "is neither AF_INET")
+
+
+def _nccl_found_none(case: Case) -> Finding | None:
+    """NCCL says that no interface passes its filter."""
+    lines = family(case, "no_interface") + matching(
         messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
     )
-    nccl = without(nccl, empty)
-    filters = env_of(case, "NCCL_SOCKET_IFNAME")
-    if gloo or nccl:
-        return _finding(
-            case,
-            "proven",
-            gloo or nccl,
-            filters,
-            "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME",
-        )
+    # an empty address may also be a misread message of another release (version_mismatch)
+    lines = without(lines, _empty_addresses(case))
+    if lines:
+        return _finding(case, "proven", lines, "NCCL_SOCKET_IFNAME")
+    return None
+
+
+def _filtered_out(case: Case) -> Finding | None:
+    """By the facts of a host, a library will find no interface with the filter that is set."""
     facts = []
     for fact in case.facts:
         if fact.name in FILTERS and fact.value is None and _filter_of_host(case, fact):
             facts.append(fact)
     if facts:
-        return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
-    if empty and filters:  # without a filter another version's message may have been misread
-        return _finding(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
-    went_well = case.of(NcclBootstrap)
-    missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
+        return _finding(case, "proven", facts, FILTERS[facts[0].name])
+    return None
+
+
+def _empty_address(case: Case) -> Finding | None:
+    """An NCCL that goes on without an interface hands an empty address around."""
+    lines = _empty_addresses(case)
+    # without a filter another version's message may have been misread
+    if lines and env_of(case, "NCCL_SOCKET_IFNAME"):
+        return _finding(case, "likely", lines, "NCCL_SOCKET_IFNAME")
+    return None
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
@@ -114,9 +148,9 @@ def _finding(
     case: Case,
     strength: Strength,
     why: list[Event] | list[Fact],
-    filters: list[Event],
     variable: str,
 ) -> Finding:
+    filters = env_of(case, "NCCL_SOCKET_IFNAME")
     wanted = _wanted_interface(case, why[0], filters, variable)
     host = why[0].host
     exist = _usable_interfaces(case, why[0].host)
@@ -148,6 +182,7 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
 
     One exact name does not fit both hosts.
     """
+    # a name that exists on another host of the job is right there: then no one name fits all
     joined = shared_network(case)
     names = {name: other for other, (name, _) in joined.items()}
     if host not in joined or wanted not in names:
@@ -159,38 +194,46 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
         if name.startswith("NCCL"):
             env[name] = ",".join(names)
     gone = sorted(both - env.keys())
-    change = {"unset": gone} if gone else {}
-    command = f"unset {gone[0]}" if gone else "ip -brief address"
+    # NCCL takes a list and uses the name that a host has; gloo needs all names of a list
     if variable in env:
-        return Advice(
-            f"List the interfaces that join the hosts in {variable}: {named}"
-            + (f"; and unset {gone[0]}, which can name only one for all hosts." if gone else "."),
-            env,
-            command=command,
-            why=(
-                "Different machines name their interfaces differently; from a list NCCL takes the"
-                " one that a host has."
-            ),
-            check=(
-                "The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one"
-                " network."
-            ),
-            risk=(
-                "Each name is a prefix: a host with several interfaces that pass takes the first of"
-                " its own list."
-            )
-            + (
-                " Without the other variable gloo uses the address of the host's own name."
-                if gone
-                else ""
-            ),
-            change=change,
-        )
+        return _list_names(variable, named, env, gone)
+    return _name_on_each_host(variable, named, env, gone)
+
+
+def _list_names(variable: str, named: str, env: Mapping[str, str], gone: Sequence[str]) -> Advice:
+    do = f"List the interfaces that join the hosts in {variable}: {named}."
+    risk = (
+        "Each name is a prefix: a host with several interfaces that pass takes the first of"
+        " its own list."
+    )
+    if gone:
+        do = f"{do[:-1]}; and unset {gone[0]}, which can name only one for all hosts."
+        risk += " Without the other variable gloo uses the address of the host's own name."
+    return Advice(
+        do,
+        env,
+        command=_command_without(gone),
+        why=(
+            "Different machines name their interfaces differently; from a list NCCL takes the"
+            " one that a host has."
+        ),
+        check=(
+            "The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one"
+            " network."
+        ),
+        risk=risk,
+        change=_change_without(gone),
+    )
+
+
+def _name_on_each_host(
+    variable: str, named: str, env: Mapping[str, str], gone: Sequence[str]
+) -> Advice:
     return Advice(
         f"Name on each host the interface that joins it to the others: {named}; or unset {variable}"
         " for the default.",
         env,
-        command=command,
+        command=_command_without(gone),
         why=(
             "Different machines name their interfaces differently. Of a list gloo needs all names"
             " on a host, NCCL one."
@@ -200,8 +243,20 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
             "Without the variable gloo uses the address of the host's own name, which must not be"
             " 127.x."
         ),
-        change=change,
+        change=_change_without(gone),
     )
+
+
+def _command_without(gone: Sequence[str]) -> str:
+    if gone:
+        return f"unset {gone[0]}"
+    return "ip -brief address"
+
+
+def _change_without(gone: Sequence[str]) -> dict[str, list[str]]:
+    if gone:
+        return {"unset": [*gone]}
+    return {}
 
 
 def _variables_with(case: Case, wanted: str) -> set[str]:
@@ -230,6 +285,7 @@ def _wanted_interface(case: Case, first: Event | Fact, filters: list[Event], var
         if isinstance(first, Event) and event.rank == first.rank:
             own.append(event)
     logged = []
+    # NCCL logs the variables that it read, gloo does not
     if variable.startswith("NCCL"):
         for event in own + filters:
             if event.data.value:
@@ -270,6 +326,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     Where interfaces of the host are known, or set it to one of them.
     """
     gloo = variable.startswith("GLOO")
+    # the forms of NCCL's filter are the usual reason why gloo finds none
     if wanted.startswith(("^", "=")) and gloo:
         why = "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
     elif gloo:
@@ -311,44 +368,46 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with the interfaces that the libraries choose themselves."""
-    return Experiment(
+    return experiment_of(
         "Does the job start when the libraries choose the interface themselves?",
         {"unset": list(FILTERS.values())},
         {
-            ID: "it starts",
+            ID: ("works", "it starts"),
             "wrong_interface": (
-                "it starts, and hangs: the choice is one that the other nodes cannot reach"
+                "other",
+                "it starts, and hangs: the choice is one that the other nodes cannot reach",
             ),
-            "network_loss": "it starts, and fails later",
-            "store_unreachable": "it fails in the same way: the ranks have not even met",
-            "version_mismatch": "it fails in the same way: the address was misread",
-        },
-        {
-            ID: "works",
-            "wrong_interface": "other",
-            "network_loss": "other",
-            "store_unreachable": "same",
-            "version_mismatch": "same",
+            "network_loss": ("other", "it starts, and fails later"),
+            "store_unreachable": ("same", "it fails in the same way: the ranks have not even met"),
+            "version_mismatch": ("same", "it fails in the same way: the address was misread"),
         },
     )
 
 
 def start(case: Case) -> Experiment:
     """Check before any job whether ranks start at all where no filter is set."""
-    return Experiment(
+    return experiment_of(
         "Does a plain all_reduce start here, and what do the ranks say if it does not?",
         {"minimal": True},
         {
-            ID: "they say that they find no interface",
+            ID: ("named", "they say that they find no interface"),
             "hostname_resolution": (
-                "they say that a name does not resolve: the own name is looked up first"
+                "named",
+                "they say that a name does not resolve: the own name is looked up first",
             ),
-            "store_unreachable": "they never meet: the first rank's port is not reached",
+            "store_unreachable": (
+                "named",
+                "they never meet: the first rank's port is not reached",
+            ),
         },
-        dict.fromkeys((ID, "hostname_resolution", "store_unreachable"), "named"),
     )
 
 
 CHECK = Preflight(
     ID, reads=tuple(FILTERS), risks=_host_risks, fine="NCCL and gloo find an interface.", next=start
+)
+REMEDIES = (
+    *_advice("NCCL_SOCKET_IFNAME", "", ["<interface>"]),
+    _name_on_each_host("the variable", "<interface> on <host>", {}, []),
+    ADDRESSED,
 )

@@ -13,8 +13,8 @@ How to be sure
     `ulimit -l` inside the job must print "unlimited".
 
 What to do
-    docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's
-    unit; on bare metal "* soft memlock unlimited" (and hard) in /etc/security/limits.conf.
+    On bare metal write "* soft memlock unlimited", and the same for hard, into
+    /etc/security/limits.conf.
 
 Read more
     NCCL user guide: Troubleshooting, InfiniBand.  getrlimit(2).
@@ -25,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
+    facts_below,
     failed,
     family,
+    first_finding,
     matching,
     messages,
     name_hosts,
-    of_job_hosts,
     over_infiniband,
     over_sockets,
     pick,
@@ -38,11 +39,11 @@ from ncclkit.analysis.picks import (
     who_of,
     without,
 )
-from ncclkit.causes._experiments import limits, unasked
+from ncclkit.causes._experiments import experiment_of, limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, NcclWarn, SystemFault
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import format_bytes
 
 ID = "memlock_limit"
@@ -71,59 +72,102 @@ CALLS = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a verbs call was refused memory; proven with the limit among the facts."""
+    went_well: list[Evidence] = [
+        *case.of(NcclDestroy),
+        *over_sockets(case),
+        *over_infiniband(case),
+    ]
+    say = "Memory could be registered, or no card needed it."
+    return first_finding(
+        case, _refused_memory, _failed_at_low_limit, _warned_of_limit, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
+
+
+def _refused_calls(case: Case) -> list[Event]:
+    """Verbs calls that lock memory and failed."""
     refused = []
-    for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")]:
-        if matching([e], *CALLS):
-            refused.append(e)
-    memory = matching(
+    for event in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")]:
+        if matching([event], *CALLS):
+            refused.append(event)
+    return refused
+
+
+def _lacking_memory(case: Case) -> list[Event]:
+    """Failures whose error says that memory was refused."""
+    refused = _refused_calls(case)
+    lines = matching(
         refused,
         "Cannot allocate memory",
         "errno 12",
         "failed with 12",
         "Resource temporarily unavailable",
     )
-    memory += without([e for e in refused if _error_number(e) == 12], memory)
+    lines += without([event for event in refused if _error_number(event) == 12], lines)
     # of libfabric, UCX and others
     other = case.of(SystemFault, what="rdma_memory")
-    memory += without(other, memory)
-    low = []
-    for fact in of_job_hosts(case, case.facts_of("limits.memlock")):
-        if isinstance(fact.value, (int, float)) and 0 <= fact.value < ENOUGH:
-            low.append(fact)
-    unnumbered = [e for e in without(refused, memory) if not _error_number(e)]
-    plain = [e for e in unnumbered if "ibv_reg_mr" not in e.text]
-    warned = case.of(SystemFault, what="memlock")
-    lines = (
-        memory
-        or (plain if low or warned else [])
-        or (warned if failed(case) else matching(warned, "too low", "Please set"))
-    )
+    return lines + without(other, lines)
+
+
+def _low_limits(case: Case) -> list[Fact]:
+    return facts_below(case, "limits.memlock", ENOUGH)
+
+
+def _warnings(case: Case) -> list[Event]:
+    """Warnings of libraries that little memory may be locked."""
+    return case.of(SystemFault, what="memlock")
+
+
+def _refused_memory(case: Case) -> Finding | None:
+    """A verbs call failed with the error of refused memory."""
+    return _finding(case, _lacking_memory(case))
+
+
+def _failed_at_low_limit(case: Case) -> Finding | None:
+    """A verbs call failed without a number, where the limit is known to be low."""
+    if not _low_limits(case) and not _warnings(case):
+        return None
+    lines = []
+    for event in _refused_calls(case):
+        # GPU memory cannot be registered for other reasons, too (ib_config)
+        if not _error_number(event) and "ibv_reg_mr" not in event.text:
+            lines.append(event)
+    return _finding(case, lines)
+
+
+def _warned_of_limit(case: Case) -> Finding | None:
+    """Nothing but a warning; of a job that did not fail, only one that asks for a change."""
+    warned = _warnings(case)
+    if not failed(case):
+        warned = matching(warned, "too low", "Please set")
+    return _finding(case, warned)
+
+
+def _finding(case: Case, lines: list[Event]) -> Finding | None:
     if not lines:
-        risk = CHECK.risk(case)
-        if risk:
-            return risk
-        went_well: list[Evidence] = [
-            *case.of(NcclDestroy),
-            *over_sockets(case),
-            *over_infiniband(case),
-        ]
-        say = "Memory could be registered, or no card needed it."
-        return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
+        return None
+    low, warned = _low_limits(case), _warnings(case)
     limit = ""
     if low:
         limit = f" (its limit is {format_bytes(low[0].value)})"
     say = (
         f"{who_of(lines, lines[0].host)} was refused locked memory for the InfiniBand card{limit}."
     )
+    strength: Strength = "likely"
+    if low or (warned and _refused_calls(case)):
+        strength = "proven"
+    # where the limit is known nothing is left to ask
+    ask_it = None
+    if not low:
+        ask_it = experiment(case)
     return found(
         ID,
-        "proven" if low or (warned and refused) else "likely",
+        strength,
         say,
         pick(lines, warned, low),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
-        next=None if low else experiment(case),
+        next=ask_it,
     )
 
 
@@ -135,6 +179,7 @@ def _error_number(event: Event) -> int | None:
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
+    # without an RDMA card nobody needs locked memory
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
             f"a process may lock {format_bytes(limit)} of memory; NCCL would be refused its buffers"
@@ -171,16 +216,15 @@ def experiment(case: Case) -> Experiment:
     Those need none.
     """
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
-    sockets = Experiment(
+    sockets = experiment_of(
         "Does the job that InfiniBand was refused to start over sockets?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
-            ID: "it starts: no card asks for locked memory",
-            "ib_config": "it starts: the addresses of the cards do not matter",
-            "network_loss": "it fails in the same way",
-            "host_oom": "it fails in the same way: memory itself is short",
+            ID: ("works", "it starts: no card asks for locked memory"),
+            "ib_config": ("works", "it starts: the addresses of the cards do not matter"),
+            "network_loss": ("same", "it fails in the same way"),
+            "host_oom": ("same", "it fails in the same way: memory itself is short"),
         },
-        {ID: "works", "ib_config": "works", "network_loss": "same", "host_oom": "same"},
     )
     return unasked(case, tried, sockets)
 
@@ -192,3 +236,4 @@ CHECK = Preflight(
     fine="This host has no RDMA card, or memory can be locked for it.",
     next=experiment,
 )
+REMEDIES = _advice()

@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
 from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
-from ncclkit.causes._experiments import minimal, over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, minimal, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dError,
@@ -61,32 +61,53 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 
 def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
-    versions = [
-        *case.of(NcclVersion),
-        *[e for e in case.of(C10dError) if e.data.nccl_version],
-    ]
-    known = [number for e in versions if (number := _nccl_version(e))]
-    pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
-    stacks = case.of("stack", "c10d.stack")
-    for defect in defects():
-        lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
-        lines += [event for event in stacks if inside(event, *defect.fragments)]
-        affected = []
-        for n in known:
-            if defect.since <= n and not (defect.fixed and n >= defect.fixed):
-                affected.append(n)
-        if (
-            lines
-            and (affected or (defect.alone and not known))
-            and not (not defect.alone and _explained_by_death(case))
-        ):
-            return replace(_finding(defect, lines, versions, affected), next=experiment(case))
-    return first_finding(case, _crash_in_nccl, _stall_below_program, _failed_check) or otherwise(
+    return first_finding(
+        case, _known_defect, _crash_in_nccl, _stall_below_program, _failed_check
+    ) or otherwise(
         ID,
-        versions,
+        _version_lines(case),
         "No known defect of this version fits the evidence.",
         "the NCCL version (NCCL_DEBUG=VERSION)",
     )
+
+
+def _version_lines(case: Case) -> list[Event]:
+    """Lines that name the version of NCCL."""
+    quoted = []
+    for event in case.of(C10dError):
+        if event.data.nccl_version:
+            quoted.append(event)
+    return [*case.of(NcclVersion), *quoted]
+
+
+def _known_defect(case: Case) -> Finding | None:
+    """A defect of the table: its symptom is there, and the version is of its range."""
+    versions = _version_lines(case)
+    known = []
+    for event in versions:
+        number = _nccl_version(event)
+        if number:
+            known.append(number)
+    pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
+    stacks = case.of("stack", "c10d.stack")
+    for defect in defects():
+        lines = []
+        for e in matching(pool, *defect.fragments):
+            if _of_files(e, defect.files):
+                lines.append(e)
+        lines += [event for event in stacks if inside(event, *defect.fragments)]
+        affected = []
+        for number in known:
+            fixed = defect.fixed is not None and number >= defect.fixed
+            if defect.since <= number and not fixed:
+                affected.append(number)
+        # most failures that look like a defect are something else: symptom and version must fit,
+        # unless the message is of this defect alone and no version is known that speaks against it
+        fits = affected or (defect.alone and not known)
+        other_reason = not defect.alone and _explained_by_death(case)
+        if lines and fits and not other_reason:
+            return replace(_finding(defect, lines, versions, affected), next=experiment(case))
+    return None
 
 
 def _of_files(event: Event, files: tuple[str, ...]) -> bool:
@@ -100,6 +121,7 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
 def _crash_in_nccl(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of(KernelSegfault)
+    # a crash alone may be anybody's: it takes a frame, or the kernel's word, in libnccl
     frames: list[Event] = case.of(SystemFault, what="nccl_frame")
     frames += [e for e in case.of(KernelSegfault) if "libnccl.so" in str(e.data.library)]
     for event in case.of(Stack):
@@ -117,10 +139,15 @@ def _crash_in_nccl(case: Case) -> Finding | None:
 
 def _failed_check(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
-    lines = [e for e in case.of(C10dError) if "internal error" in str(e.data.nccl_error)]
+    lines = []
+    for event in case.of(C10dError):
+        if "internal error" in str(event.data.nccl_error):
+            lines.append(event)
+    # with NCCL's last error the reason is said
     lines = [e for e in lines if not e.data.last_error] or matching(
         case.of(NcclWarn), "Internal error:"
     )
+    # an earlier warning, or an error of the program, explains a failed check better
     if not lines or without(case.of(NcclWarn), lines) or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
@@ -135,6 +162,7 @@ def _stall_below_program(case: Case) -> Finding | None:
     The fault is below the program.
     """
     lines = all_waiting(case, rank_states(case))
+    # a late rank, a death or the kernel's word says more than that all are inside
     if not lines or rank_states(case).dead or case.of(FlightLate) or case.of("kernel."):
         return None
     call = "the same collective"
@@ -256,18 +284,24 @@ def experiment(case: Case) -> Experiment:
             "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1",
         },
     )
-    simple = Experiment(
+    simple = experiment_of(
         "Does the same job complete with NCCL's simplest protocol and algorithm?",
         {"env": {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}},
         {
             ID: (
+                "works",
                 "it does: the fault is in another protocol or algorithm, or in the choice between"
-                " them"
+                " them",
             ),
-            "framework_bug": "it fails as before: the framework does not depend on how NCCL sends",
-            "rank_exception": "it fails as before: the program raises again",
+            "framework_bug": (
+                "same",
+                "it fails as before: the framework does not depend on how NCCL sends",
+            ),
+            "rank_exception": ("same", "it fails as before: the program raises again"),
         },
-        {ID: "works", "framework_bug": "same", "rank_exception": "same"},
     )
     # a job without NCCL has no NCCL protocol
     return unasked(case, *gloo, plain, *([simple] if gloo else []))
+
+
+REMEDIES = (SIMPLER,)

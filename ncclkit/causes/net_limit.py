@@ -20,8 +20,7 @@ How to be sure
     that fails.
 
 What to do
-    Raise the limit with sysctl on every host and write it into /etc/sysctl.d; take the ports of the
-    job out of connection tracking.
+    Take the ports of the job out of connection tracking.
 
 Read more
     https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3, somaxconn)
@@ -34,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, name_hosts, on, pick
+from ncclkit.analysis.picks import family, first_finding, name_hosts, on, pick
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -62,7 +61,9 @@ def diagnose(case: Case) -> Finding:
     missing = (
         "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
     )
-    return _dropped_connection(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+    return first_finding(case, _dropped_connection, CHECK.risk) or CHECK.otherwise(
+        case, (), "", missing
+    )
 
 
 def _dropped_connection(case: Case) -> Finding | None:
@@ -73,6 +74,7 @@ def _dropped_connection(case: Case) -> Finding | None:
         *case.of("store.connect_timeout", "store.retry", "gloo.connect"),
     ]
     failures += case.of(RendezvousError)
+    # the counters rise on every busy host; it takes connections of a job that failed
     if not full or not failures or rank_states(case).ended:
         return None
     name = full[0].data.name
@@ -102,6 +104,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     yield from _neighbour_risks(host)
     used = host.number("net.conntrack") or 0
     most = host.number("net.conntrack.max") or 0
+    # entries stay for days: what is nearly full now will not be empty when a job starts
     if used > FULL * most > 0:
         say = (
             f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those"
@@ -118,6 +121,7 @@ def _queue_risks(host: HostFacts) -> Iterator[Risk]:
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most = host.number("net.backlog")
     lost = host.number("net.backlog.overflows") or 0
+    # all ranks connect to rank 0's port at once
     if most is not None and ranks > most:
         seen = ""
         if lost:
@@ -152,6 +156,7 @@ def _neighbour_risks(host: HostFacts) -> Iterator[Risk]:
             " some of its hosts"
         )
         facts = [host.fact("net.neighbours.overflows"), host.fact("net.neighbours.max")]
+    # each host of the network needs an entry of its own
     elif most is not None and nodes >= most:
         say = (
             f"the neighbour table has {most:.0f} entries and the job {nodes:.0f} nodes; some would"
@@ -210,3 +215,4 @@ CHECK = Preflight(
     ),
     next=experiment,
 )
+REMEDIES = tuple(_advice(*limit) for limit in RAISED.values())

@@ -15,8 +15,7 @@ How to be sure
     NCCL_NET_PLUGIN=none makes the job start; the log names the library that was loaded.
 
 What to do
-    Install the plugin that the fabric's vendor pairs with this NCCL version, or switch it off with
-    NCCL_NET_PLUGIN=none where it is not needed.
+    The fabric's vendor says which plugin fits which NCCL; leave it off where the fabric needs none.
 
 Read more
     NCCL user guide: NCCL_NET_PLUGIN; the plugin's own release notes (aws-ofi-nccl, google
@@ -43,9 +42,10 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import crashes
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSegfault, NcclInfo, NcclInit, NcclNetwork
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "net_plugin"
 explains = (
@@ -71,50 +71,69 @@ InfiniBand."""
 
 def diagnose(case: Case) -> Finding:
     """Found where the plugin reports an error, crashes, or is missing where one is expected."""
-    said = []
-    for e in family(case, "plugin"):
+    absent = case.of(NcclInfo, family="no_plugin")
+    went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
+    return first_finding(case, _failed_plugin, _different_networks, _absent_plugin) or otherwise(
+        ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
+    )
+
+
+def _failed_plugin(case: Case) -> Finding | None:
+    """The external plugin reports an error, or a crash or stack is in its code."""
+    reported = _plugin_errors(case)
+    infos = []
+    for e in case.of(NcclInfo, family="plugin"):
+        if matching([e], *BROKEN):
+            infos.append(e)
+    refused = [e for e in infos if not BUILT_IN.search(e.text)]
+    crash = []
+    for event in case.of(KernelSegfault):
+        if matching([event], "libnccl-net", "libfabric", "ofi", "tcpx"):
+            crash.append(event)
+    traced = _stacks_in_plugin(case) + _crashed_in_start(case)
+    lines = reported + refused + crash + traced
+    if not lines:
+        return None
+    # only the kernel names the library in which a process crashed
+    strength: Strength = "likely"
+    if crash:
+        strength = "proven"
+    return found(
+        ID,
+        strength,
+        f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed.",
+        pick(crash, traced, reported, refused),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _plugin_errors(case: Case) -> list[Event]:
+    """NCCL's warnings of a plugin, without those that only say that there is none."""
+    errors = []
+    for event in family(case, "plugin"):
         if not matching(
-            [e],
+            [event],
             "No plugin found",
             "Could not find",
             "Failed to find ncclNetPlugin",
             "Failed to open",
         ):
-            said.append(e)
-    infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
-    failed = [e for e in infos if not BUILT_IN.search(e.text)]
-    crash = []
-    for e in case.of(KernelSegfault):
-        if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx"):
-            crash.append(e)
+            errors.append(event)
+    return errors
+
+
+def _stacks_in_plugin(case: Case) -> list[Event]:
     traced = []
     for event in case.events:
-        if event.kind in ("stack", "c10d.stack") and inside(
+        is_stack = event.kind in ("stack", "c10d.stack")
+        if is_stack and inside(
             event, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi"
         ):
             traced.append(event)
-    traced += _crashed_in_start(case)
-    lines = said + failed + crash + traced
-    if lines:
-        say = f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed."
-        return found(
-            ID,
-            "proven" if crash else "likely",
-            say,
-            pick(crash, traced, said, failed),
-            ranks=ranks_in(lines),
-            hosts=name_hosts(lines),
-            advice=_advice(),
-            next=experiment(case),
-        )
-    finding = first_finding(case, _different_networks, _absent_plugin)
-    if finding:
-        return finding
-    absent = case.of(NcclInfo, family="no_plugin")
-    went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
-    return otherwise(
-        ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
-    )
+    return traced
 
 
 def _absent_plugin(case: Case) -> Finding | None:
@@ -128,6 +147,7 @@ def _absent_plugin(case: Case) -> Finding | None:
     absent: list[Event] = [
         event for event in missing if "libnccl-env" not in event.text
     ]  # another plugin
+    # NCCL says that it found none on every InfiniBand machine, where that is right
     if not (expected and absent and case.of(NcclNetwork)):
         return None
     say = "The environment is set up for a fabric that needs a network plugin, but NCCL found none."
@@ -141,6 +161,7 @@ def _different_networks(case: Case) -> Finding | None:
     """
     used = {}
     for host, event in by_host(case).items():
+        # a host on plain sockets is ib_not_used
         if event.data.name != "Socket":
             used[host] = event
     names = {str(event.data.name): event for event in used.values()}
@@ -171,8 +192,12 @@ def _crashed_in_start(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """
-    loaded = [e for e in case.of(NcclInfo, family="plugin") if not BUILT_IN.search(e.text)]
+    loaded = []
+    for e in case.of(NcclInfo, family="plugin"):
+        if not BUILT_IN.search(e.text):
+            loaded.append(e)
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
+    # after the start other things crash as well
     begun = set()
     for event in case.of(NcclInit):
         if event.data.phase == "start":
@@ -203,13 +228,15 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same start with NCCL's own network code."""
-    return Experiment(
+    return experiment_of(
         "Does the job start without the plugin?",
         {"env": {"NCCL_NET_PLUGIN": "none"}},
         {
-            ID: "it starts",
-            "ib_config": "it fails in the same way",
-            "version_mismatch": "it fails in the same way",
+            ID: ("works", "it starts"),
+            "ib_config": ("same", "it fails in the same way"),
+            "version_mismatch": ("same", "it fails in the same way"),
         },
-        {ID: "works", "ib_config": "same", "version_mismatch": "same"},
     )
+
+
+REMEDIES = _advice()

@@ -17,8 +17,7 @@ How to be sure
     ends.
 
 What to do
-    Repair the link; set an equal MTU on all hops; keep connection tracking out of the compute
-    network.
+    Repair the link; keep connection tracking out of the compute network.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, NCCL_SOCKET_NTHREADS; ip(8), nstat(8).
@@ -53,6 +52,7 @@ from ncclkit.analysis.rank_states import (
 from ncclkit.analysis.stages import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.causes._experiments import check_of, experiment_of
 from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
@@ -96,51 +96,63 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where connections broke and no dead rank explains it."""
-    states = rank_states(case)
-    reasons = [
-        *states.dead.values(),
-        *states.ended.values(),
-        *case.of("gloo.size_mismatch", "kernel.oom"),
-        *(
-            event
-            for event in case.of(SystemFault)
-            if event.data.what not in ("segfault", "packet_size", "own_name")
-        ),
-        *crashes(case),
-        *family(case, "shm", "cuda", "nvls", "fd", "memory"),
-    ]
-    if reasons:
-        return (
-            _tested_paths(case)
-            or _from_stages(case)
-            or _slow_path(case)
-            or clear(
-                ID,
-                "A process ended first, and its connections broke because of that.",
-                tuple(reasons[:2]),
-            )
-        )
-    done = initialized(case)
     tested = _tested.passed(
         case, lambda link: not _fault_of_path(link) and None not in (link.bandwidth, link.mtu)
     )
-    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
-    return first_finding(
-        case,
-        *(
-            _from_stages,
-            _mesh_between,
-            _user_tested,
-            _timed_out,
-            _lost_connection,
-            _stalled_path,
-            _tested_paths,
-            _slow_path,
-            _nothing_arrives,
-        ),
+    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *initialized(case), *tested]
+    # what tests measured of a path is true whatever else ended the job
+    by_tests = (_tested_paths, _from_stages, _slow_path)
+    by_words = (
+        _from_stages,
+        _mesh_between,
+        _user_tested,
+        _timed_out,
+        _lost_connection,
+        _stalled_path,
+        _tested_paths,
+        _slow_path,
+        _nothing_arrives,
         _stalled_start,
-    ) or otherwise(
+    )
+    if _other_reasons(case):
+        finding = first_finding(case, *by_tests, _ended_otherwise)
+    else:
+        finding = first_finding(case, *by_words)
+    return finding or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
+    )
+
+
+OF_PATHS = ("segfault", "packet_size", "own_name")
+"""Faults of a system that do not end the connections of a rank, or are told elsewhere."""
+
+
+def _other_reasons(case: Case) -> list[Event]:
+    """What ends a process, whose connections then break because of that."""
+    states = rank_states(case)
+    faults = []
+    for event in case.of(SystemFault):
+        if event.data.what not in OF_PATHS:
+            faults.append(event)
+    return [
+        *states.dead.values(),
+        *states.ended.values(),
+        *case.of("gloo.size_mismatch", "kernel.oom"),
+        *faults,
+        *crashes(case),
+        *family(case, "shm", "cuda", "nvls", "fd", "memory"),
+    ]
+
+
+def _ended_otherwise(case: Case) -> Finding | None:
+    """A process ended, or a library failed, before any connection broke."""
+    reasons = _other_reasons(case)
+    if not reasons:
+        return None
+    return clear(
+        ID,
+        "A process ended first, and its connections broke because of that.",
+        tuple(reasons[:2]),
     )
 
 
@@ -166,6 +178,8 @@ def _broken_connections(case: Case) -> list[Event]:
     lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of(GlooClosed)])
     broken_lines = []
     for e in lines:
+        # a route that is missing is wrong_interface, and a rank that closes its own connection is
+        # no loss
         if not matching([e], "No route to host", "Network is unreachable", "closed by localRank"):
             broken_lines.append(e)
     return broken_lines
@@ -186,6 +200,7 @@ def _timed_out(case: Case) -> Finding | None:
     links = case.of(KernelLink, state="down")
     if not timed_out and not (links and (broken or case.of(C10dTimeout))):
         return None
+    # the kernel's line names the device, the library's only its end of it
     first = (links or timed_out)[0]
     device = first.data.device
     end = "lost its route"
@@ -214,6 +229,7 @@ def _user_tested(case: Case) -> Finding | None:
     )
     if seen.passes is None:
         return finding
+    # NCCL says itself over which interface it goes
     own = next((event.data.interface for event in case.of(NcclBootstrap)), "<interface>")
     command = (
         f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
@@ -233,6 +249,7 @@ def _mesh_between(case: Case) -> Finding | None:
     )
     if not proxies or not broken or case.of(StepProgress) or _starting.bootstrapped(case):
         return None
+    # the mesh passes the store's one port on; NCCL's own ports come after that
     met = _starting.met_at_store(case)
     say = (
         f"A proxy of a service mesh ({proxies[0].data.name}) takes the ranks' connections, and"
@@ -278,6 +295,7 @@ def _stalled_path(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
     lines = []
     if spans_hosts(case):
+        # if one rank were missing, that rank would be the reason
         lines = all_waiting(case, rank_states(case))
     say = (
         "Every rank has entered the same collective over several nodes and none completes it: the"
@@ -294,6 +312,7 @@ def _nothing_arrives(case: Case) -> Finding | None:
     lines = []
     if spans_hosts(case) and case.of(GlooTimeout):
         lines = list(states.waiting.values())
+    # a rank that says nothing may be late or dead
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = who_of(lines)
@@ -316,6 +335,7 @@ def _stalled_start(case: Case) -> Finding | None:
     hung = []
     if spans_hosts(case):
         hung = _starting.hung_starts(case)
+    # the ring of all ranks was closed once with short messages
     met = {event.rank: event for event in _starting.bootstrapped(case)}
     if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
@@ -324,6 +344,7 @@ def _stalled_start(case: Case) -> Finding | None:
         " passed, and the "
     )
     say += "longer ones after them seem not to arrive."
+    # NCCL's RAS counts launches: ranks that launch are under way
     still = []
     for change in case.of(RasChange):
         if change.data.still and not change.data.moved:
@@ -378,7 +399,7 @@ def _tested_paths(case: Case) -> Finding | None:
         names.update((link.src, link.dst))
     hosts = tuple(sorted(names))
     why = tuple(link.event for link in bad[:6])
-    advice = (_same_mtu(first),) if first.shrinks else _advice()
+    advice = (_same_mtu(first.mtu_own or 1500, first.over),) if first.shrinks else _advice()
     return found(
         ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case)
     )
@@ -408,6 +429,7 @@ def _slow_path(case: Case) -> Finding | None:
 
 
 def _fault_of_path(link: NetworkPath) -> str:
+    # the connection was made, so small packets pass
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
         effect = "TCP works, since one end asks for smaller ones; RDMA does not"
@@ -419,6 +441,7 @@ def _fault_of_path(link: NetworkPath) -> str:
         )
     if link.reached and stalled:
         return "a TCP stream stalled although the connection was made"
+    # NCCL listens on ports that the kernel chooses
     if link.rendezvous == "open" and link.ephemeral not in ("open", ""):
         return (
             f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a"
@@ -442,6 +465,7 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
         for host, _ in holders(case, plain_address(address)):
             peers.add(host)
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
+    # over gloo all data goes through TCP, which stalls where packets are too large for the path
     if case.of("gloo."):
         advice = (SIZES, *_advice())
     else:
@@ -449,10 +473,10 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _same_mtu(link: NetworkPath) -> Advice:
+def _same_mtu(largest: float, peer: str) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
-        command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
+        command=f"ip link show; ping -M do -s {largest - _tested.HEADERS:g} {peer}",
         why=(
             "A sender on the same network is not notified when a packet was too large; the packet"
             " is dropped."
@@ -484,31 +508,24 @@ def experiment(case: Case) -> Experiment:
     Elsewhere run the live test without the program.
     """
     if can_simulate_again(case):
-        return Experiment(
+        return check_of(
+            "connections",
             "What happens to packets of all sizes on the network path between the hosts, without"
             " any rank?",
-            {"check": "connections"},
             {
                 ID: "some get lost, a stream stalls, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",
                 "store_unreachable": "the rendezvous port cannot be reached",
             },
-            {ID: "found", "wrong_interface": "found", "store_unreachable": "found"},
         )
-    return Experiment(
+    return experiment_of(
         "Do the same ranks fail alone, without the training program?",
         {"minimal": True},
         {
-            ID: "they fail in the same way",
-            "wrong_interface": "they fail in the same way, always at the start",
-            "rank_exception": "they work: a process had died",
-            "rank_divergence": "they work: the program's ranks had diverged",
-        },
-        {
-            ID: "same",
-            "wrong_interface": "same",
-            "rank_exception": "works",
-            "rank_divergence": "works",
+            ID: ("same", "they fail in the same way"),
+            "wrong_interface": ("same", "they fail in the same way, always at the start"),
+            "rank_exception": ("works", "they work: a process had died"),
+            "rank_divergence": ("works", "they work: the program's ranks had diverged"),
         },
     )
 
@@ -523,6 +540,7 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
     dumps = _half_done(case)
     if dumps:
         return ": a collective that was done on some of them had not arrived on others", dumps
+    # both ends are alive: what one sends does not reach the other
     direction = _one_direction(lines)
     if direction:
         return f": what {direction[0]} sent did not arrive on {direction[1]}", []
@@ -607,6 +625,7 @@ def _lossy_paths(case: Case) -> Paths | None:
     lossy = _tested.paths(
         case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST
     )
+    # the worst first, which the sentence is about
     lossy.sort(key=lambda link: -(link.resent or 0.0))
     if not lossy:
         return None
@@ -632,6 +651,7 @@ def _held_back(case: Case) -> Paths | None:
     ]
     if not slow:
         return None
+    # the slowest path is what all ranks wait for
     first = min(slow, key=lambda link: link.bandwidth or 0.0)
     back = links[first.dst, first.src]
     say = (
@@ -650,7 +670,11 @@ def _shared_ends(links: list[NetworkPath]) -> tuple[str, ...]:
     ends: Counter[str] = Counter()
     for link in links:
         ends.update((link.src, link.dst))
-    in_all = [end for end, count in ends.items() if count == len(links)]
+    # the end that all bad paths share is the one to look at
+    in_all = []
+    for end, count in ends.items():
+        if count == len(links):
+            in_all.append(end)
     return tuple(sorted(in_all or ends))
 
 
@@ -681,11 +705,16 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     hosts = tuple(sorted({*hosts_of(case.latest().of(WorkerPhase)).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
+        # the slope between sizes: neither latency nor the number of hosts in a ring counts in it
         speed = marginal(mine)
         last = mine[-1]
         bound = mine[-1].expected or 0.0
         named = hosts if len(hosts) == 2 else ()
-        stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
+        # TCP waits at least 200 ms before it sends a lost packet again; twice is no chance
+        stalls = []
+        for m in mine:
+            if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us):
+                stalls.append(m)
         if len(stalls) > 1:
             return (
                 f"{op} between {last.hosts} hosts "
@@ -693,6 +722,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
                 named,
                 stalls,
             )
+        # small messages are bound by latency
         if speed is None or last.bytes < LARGE or speed >= HELD * bound:
             continue
         say = (
@@ -722,4 +752,12 @@ HELD_BACK = Advice(
     ),
     check="`ncclkit connect HOST HOST` measures both directions alike, near what the link says.",
     risk="None, it only looks.",
+)
+REMEDIES = (
+    *_advice(),
+    PATH,
+    SIZES,
+    _same_mtu(1500, "<peer>"),
+    HELD_BACK,
+    WITHOUT_MESH,
 )

@@ -15,10 +15,6 @@ How to be sure
     `systemctl status nvidia-fabricmanager`; `nvidia-smi -q | grep -A2 Fabric` must say Completed /
     Success. NCCL_NVLS_ENABLE=0 makes an NVLS failure go away.
 
-What to do
-    Start the service at the driver's version and reset the GPUs (or reboot) after each restart of
-    it; until then NCCL_NVLS_ENABLE=0.
-
 Read more
     NVIDIA: Fabric Manager user guide; IMEX guide; NCCL user guide: NCCL_NVLS_ENABLE,
     NCCL_MNNVL_ENABLE.
@@ -27,9 +23,11 @@ Read more
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     initialized,
     matching,
@@ -40,10 +38,11 @@ from ncclkit.analysis.picks import (
     ranks_in,
     who_of,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSxid, KernelXid, NcclDestroy, SystemFault
-from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "nvswitch_fabric"
 explains = (
@@ -62,78 +61,112 @@ XIDS = {137, *range(144, 151)}
 
 def diagnose(case: Case) -> Finding:
     """Found at CUDA error 802, a failed multicast bind, or NVLink errors of the kernel."""
-    pool = [*case.of("cuda.error", "cuda.driver"), *messages(case)]
-    waiting = matching(
-        pool,
+    went_well = [*initialized(case), *case.of(NcclDestroy)]
+    missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
+    return first_finding(
+        case,
+        _not_initialised,
+        _reported_by_service,
+        _failed_multicast,
+        _faults_of_kernel,
+        _failed_export,
+        CHECK.risk,
+    ) or CHECK.otherwise(case, went_well, "NCCL started without an error of the fabric.", missing)
+
+
+NOT_READY = (
+    "its NVSwitch fabric is not initialised: the fabric manager does not run or does not"
+    " match the driver"
+)
+
+
+def _lines_of_cuda(case: Case) -> list[Event]:
+    return [*case.of("cuda.error", "cuda.driver"), *messages(case)]
+
+
+def _not_initialised(case: Case) -> Finding | None:
+    """CUDA error 802: the GPUs wait for their fabric."""
+    lines = matching(
+        _lines_of_cuda(case),
         "system not yet initialized",
         "error 802",
         "error: 802",
         "SystemNotReady",
         "SYSTEM_NOT_READY",
     )
-    fabric = case.of(SystemFault, what="fabric")
-    multicast = []
+    finding = _finding(case, "proven", NOT_READY, lines)
+    # no other cause has this error: nothing is left to ask
+    return finding and replace(finding, next=None)
+
+
+def _reported_by_service(case: Case) -> Finding | None:
+    """The fabric manager, or a tool, reports that the fabric is not ready."""
+    return _finding(case, "likely", NOT_READY, case.of(SystemFault, what="fabric"))
+
+
+def _failed_multicast(case: Case) -> Finding | None:
+    """NCCL could not bind the memory of its NVLink multicast."""
+    lines = []
     for event in family(case, "nvls", "cuda"):
         if "nvls.cc" in event.text or "Multicast" in event.text or "NVLS" in event.text:
-            multicast.append(event)
-    imex = matching(
-        pool,
+            lines.append(event)
+    what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
+    return _finding(case, "likely", what, lines)
+
+
+def _link_errors(case: Case) -> list[Event]:
+    """The kernel's errors of NVLinks and switches; of switches only fatal ones end a job."""
+    xids: list[Event] = [event for event in case.of(KernelXid) if event.data.xid in XIDS]
+    return xids + [event for event in case.of(KernelSxid) if event.data.fatal]
+
+
+def _faults_of_kernel(case: Case) -> Finding | None:
+    lines = _link_errors(case)
+    numbers = sorted({_error_name(event) for event in lines})
+    what = f"the kernel reports NVLink/NVSwitch faults ({', '.join(numbers)})"
+    return _finding(case, "likely", what, lines)
+
+
+def _failed_export(case: Case) -> Finding | None:
+    """Memory could not be shared between the machines of a rack."""
+    lines = matching(
+        _lines_of_cuda(case),
         "Cuda failure 800",
         "fabric handle",
         "MNNVL is not supported",
         "IMEX channel",
         "imex-channels",
     )
-    xids: list[Event] = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
-    xids += [e for e in case.of(KernelSxid) if e.data.fatal]
-    lines = (
-        in_order(waiting)
-        or in_order(fabric)
-        or in_order(multicast)
-        or in_order(xids)
-        or in_order(imex)
-    )
+    what = "memory could not be shared over the NVLink fabric (IMEX)"
+    return _finding(case, "likely", what, lines)
+
+
+def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding | None:
     if not lines:
-        went_well = [*initialized(case), *case.of(NcclDestroy)]
-        missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
-        return CHECK.risk(case) or CHECK.otherwise(
-            case, went_well, "NCCL started without an error of the fabric.", missing
-        )
-    what = _what_failed([*waiting, *fabric], multicast, xids)
+        return None
+    lines = in_order(lines)
+    fabric, xids = case.of(SystemFault, what="fabric"), _link_errors(case)
+    # whatever the first sign was, the service's own word is the better proof
+    if matching(fabric, "don't match"):
+        strength = "proven"
     buses = set()
     for event in xids:
         if event.data.bus:
             buses.add(str(event.data.bus))
-    gpus = tuple(sorted(buses))
     who = "A machine"
     if ranks_in(lines):
         who = who_of(lines)
     return found(
         ID,
-        "proven" if waiting or matching(fabric, "don't match") else "likely",
+        strength,
         f"{who}{on(lines[0].host)}: {what}.",
         pick(lines, fabric, xids),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        gpus=gpus,
+        gpus=tuple(sorted(buses)),
         advice=_advice(),
-        next=None if waiting else experiment(case),
+        next=experiment(case),
     )
-
-
-def _what_failed(fabric: list[Event], multicast: list[Event], xids: list[Event]) -> str:
-    """What the first of these signs says."""
-    if fabric:
-        return (
-            "its NVSwitch fabric is not initialised: the fabric manager does not run or does not"
-            " match the driver"
-        )
-    if multicast:
-        return "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
-    if xids:
-        numbers = sorted({_error_name(event) for event in xids})
-        return f"the kernel reports NVLink/NVSwitch faults ({', '.join(numbers)})"
-    return "memory could not be shared over the NVLink fabric (IMEX)"
 
 
 def _error_name(event: Event) -> str:
@@ -148,6 +181,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     status = host.gpus("fabric.status")
     bad = {}
     for gpu, fact in state.items():
+        # machines without NVSwitch say Not Supported
         if fact.value not in ("Completed", "Not Supported"):
             bad[gpu] = fact
     fact_of_gpu = {}
@@ -192,20 +226,14 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same start without NVLS."""
-    return Experiment(
+    return experiment_of(
         "Does the job start without NVLink multicast?",
         {"env": {"NCCL_NVLS_ENABLE": "0"}},
         {
-            ID: "it starts",
-            "p2p_broken": "it starts only with NCCL_P2P_DISABLE=1",
-            "cumem_container": "it starts only with NCCL_CUMEM_ENABLE=0",
-            "gpu_hardware_error": "it fails on one GPU in any case",
-        },
-        {
-            ID: "works",
-            "p2p_broken": "same",
-            "cumem_container": "same",
-            "gpu_hardware_error": "same",
+            ID: ("works", "it starts"),
+            "p2p_broken": ("same", "it starts only with NCCL_P2P_DISABLE=1"),
+            "cumem_container": ("same", "it starts only with NCCL_CUMEM_ENABLE=0"),
+            "gpu_hardware_error": ("same", "it fails on one GPU in any case"),
         },
     )
 
@@ -218,3 +246,4 @@ CHECK = Preflight(
     also=("gpu.*.fabric.status",),
     next=experiment,
 )
+REMEDIES = _advice()

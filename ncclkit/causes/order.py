@@ -41,7 +41,10 @@ def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     stands below what a job itself has said as firmly.
     """
     order = _Order([_modest(finding, findings) for finding in findings])
-    kept = [finding for finding in order.findings if not order.repeats_root(finding)]
+    kept = []
+    for finding in order.findings:
+        if not order.repeats_root(finding):
+            kept.append(finding)
     return sorted(kept, key=order.place)
 
 
@@ -70,6 +73,7 @@ class _Order:
         # one that is merely possible explains nothing
         if self.power[above] < max(self.power[name], 2):
             return False
+        # neither was suffered, so neither brought the other about
         if {name, above} <= self.risks:
             return False
         # two that explain each other as firmly stand side by side
@@ -90,6 +94,7 @@ class _Order:
         name = finding.cause
         power = self.power[name]
         usual = len(USUAL)
+        # a cause that is not listed turns out right more seldom than those that are
         if name in USUAL:
             usual = USUAL.index(name)
         # of merely possible causes the usual one comes first, of firm ones who explains most
@@ -121,9 +126,11 @@ def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
     ranks = finding.culprits.get("ranks")
     if finding.cause != "slow_rank" or finding.strength != "proven" or not ranks:
         return finding
+    # an experiment showed that this rank alone was late: that is proof whatever else is found
     if any(_is_of_experiment(piece) for piece in finding.evidence):
         return finding
     for other in others:
+        # why the rank was late is what a reader can change
         gives_reason = finding.cause in catalogue()[other.cause].explains
         is_firm = STRENGTHS[other.strength] > 1
         if gives_reason and is_firm and other.culprits.get("ranks") == ranks:

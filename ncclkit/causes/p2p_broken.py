@@ -17,8 +17,7 @@ How to be sure
     or tiny numbers in the P2P matrix says the same.
 
 What to do
-    Turn off ACS and the IOMMU (BIOS, or iommu=pt on the kernel command line); where that is
-    impossible set NCCL_P2P_DISABLE=1 and accept shared memory.
+    Pass-through is iommu=pt on the kernel command line.
 
 Read more
     NCCL user guide, Troubleshooting: PCI access control services (ACS), IOMMU, virtual machines.
@@ -36,15 +35,15 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import all_waiting, rank_states, sequence_of, spans_hosts
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
-from ncclkit.causes._experiments import over_gloo, unasked
+from ncclkit.causes._experiments import experiment_of, over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -62,7 +61,7 @@ from ncclkit.core.kinds import (
     WorkerPhase,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import percent, start
+from ncclkit.core.text import percent
 
 ID = "p2p_broken"
 explains = (
@@ -101,9 +100,11 @@ def diagnose(case: Case) -> Finding:
 
     All ranks launched it and none completes it.
     """
-    if rank_states(case).world == 1:
-        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
-    other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
+    other = []
+    for event in case.of(NcclChannel):
+        if event.data.via in ("SHM", "NET"):
+            other.append(event)
+    # where somebody measured the copies, the figures decide and not a stuck start
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
     if measured:
@@ -111,13 +112,19 @@ def diagnose(case: Case) -> Finding:
     else:
         witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
-        case, _from_stages, _wrong_values, *witnesses, CHECK.risk
+        case, _lone_rank, _from_stages, _wrong_values, *witnesses, CHECK.risk
     ) or CHECK.otherwise(
         case,
         went_well,
         "Peer-to-peer copies worked or were not used.",
         "dmesg of the node, and NCCL's Channel lines",
     )
+
+
+def _lone_rank(case: Case) -> Finding | None:
+    if rank_states(case).world == 1:
+        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
+    return None
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
@@ -128,6 +135,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         for two, how in row.items():
             if one[:3] == two[:3] == "GPU":
                 paths.add(how)
+    # over NVLink no copy goes through the IOMMU
     if not paths or any(how.startswith("NV") for how in paths):
         return
     bridges = host.value("host.acs")
@@ -164,6 +172,7 @@ def _from_stages(case: Case) -> Finding | None:
         )
     wrong = []
     for pair in staged.pairs:
+        # a rank whose own memory is wrong spoils each pair that it is in (gpu_hardware_error)
         if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt):
             wrong.append(pair)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))
@@ -199,7 +208,10 @@ def _from_stages(case: Case) -> Finding | None:
 
 def _wrong_values(case: Case) -> Finding | None:
     """nccl-tests counted wrong values: the data did not arrive as it was sent."""
-    lines = [e for e in case.of(NccltestsTable) if e.data.wrong]
+    lines = []
+    for event in case.of(NccltestsTable):
+        if event.data.wrong:
+            lines.append(event)
     if not lines:
         return None
     wrong = lines[0].data.wrong
@@ -209,6 +221,7 @@ def _wrong_values(case: Case) -> Finding | None:
         " they were sent."
     )
     strength: Strength = "likely"
+    # between hosts the data goes through network cards as well
     if spans_hosts(case):
         strength = "possible"
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
@@ -237,15 +250,16 @@ def _denied_access(case: Case) -> Finding | None:
     ranks = ranks_in(lines)
     hosts = name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of"
+        f"{who_are(ranks, lines[0].host)}: peer-to-peer access between two GPUs of"
         " the machine was refused."
     )
     if matching(lines, "peer mapping resources"):
         say = (
-            f"{start(name_ranks(ranks))}{on(lines[0].host)}: a GPU can map the memory of at most"
+            f"{who_are(ranks, lines[0].host)}: a GPU can map the memory of at most"
             " eight others, and "
         )
         say += "more are in use."
+    # vLLM copies itself, whatever NCCL's settings are
     own = matching(lines, "custom_all_reduce.cuh")
     advice = (*([OWN] if own else []), *_advice(False))
     hard = []
@@ -273,6 +287,7 @@ def _slower_than_host(case: Case) -> Finding | None:
     slow = slow_copies(case)
     if not slow:
         return None
+    # the pair that is slowed most
     _, a, b, direct, fast = max(slow)
     gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
     names = tuple(str(gpu) for gpu in gpus)
@@ -315,6 +330,7 @@ def _stuck_waits(case: Case) -> list[Event]:
     switched off.
     """
     states = rank_states(case)
+    # NCCL says what it uses: a stall without P2P has another reason
     paths = {e.data.via for e in case.of(NcclChannel)}
     if (
         env_of(case, "NCCL_P2P_DISABLE")
@@ -329,11 +345,13 @@ def _stuck_waits(case: Case) -> list[Event]:
     numbers = [(e, sequence_of(e)) for e in waits]
     first = []
     for e, number in numbers:
+        # blocked copies stop the very first calls; later ones show that copies arrive
         if number is not None and number <= 3:
             first.append(e)
     direct = case.of(NcclChannel, via="P2P")
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
+    # a rank that is missing from the dumps, or in a later call, is the reason by itself
     whole = sent and len(first) == len(waits) and not case.of(FlightMissing)
     if first and whole:
         return [*first[:2], *direct[:2]]
@@ -375,24 +393,18 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with and without peer-to-peer, then without NCCL."""
-    off = Experiment(
+    off = experiment_of(
         "Does the job complete when peer-to-peer is off?",
         {"env": {"NCCL_P2P_DISABLE": "1"}},
         {
-            ID: "it completes only with NCCL_P2P_DISABLE=1",
+            ID: ("works", "it completes only with NCCL_P2P_DISABLE=1"),
             "nvswitch_fabric": (
-                "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too"
+                "works",
+                "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too",
             ),
-            "slow_rank": "it fails in both: the rank is late whatever the path",
-            "rank_divergence": "it fails in both: the calls still differ",
-            "gpu_hardware_error": "it fails in both, on one particular GPU",
-        },
-        {
-            ID: "works",
-            "nvswitch_fabric": "works",
-            "slow_rank": "same",
-            "rank_divergence": "same",
-            "gpu_hardware_error": "same",
+            "slow_rank": ("same", "it fails in both: the rank is late whatever the path"),
+            "rank_divergence": ("same", "it fails in both: the calls still differ"),
+            "gpu_hardware_error": ("same", "it fails in both, on one particular GPU"),
         },
     )
     gloo = over_gloo(
@@ -452,6 +464,10 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
         tables = zip(gpus, with_p2p.data.values, without_p2p.data.values, strict=False)
         for a, direct_row, fast_row in tables:
             for b, direct, fast in zip(gpus, direct_row, fast_row, strict=True):
+                # without peer access, and on PCIe, both go the same way: equal figures are no sign
                 if a != b and direct * SLOWER < fast:
                     rows.append((fast / max(direct, 0.01), a, b, direct, fast))
     return rows
+
+
+REMEDIES = (*_advice(True), OWN)

@@ -15,9 +15,7 @@ How to be sure
     `ss -ltnp 'sport = :29500'` on that machine shows who listens.
 
 What to do
-    Let the system choose: torchrun --standalone, or --rdzv-endpoint=HOST:0 on one node; on a
-    cluster derive the port from the job id.  End a left-over process by its pid, after looking at
-    what it is.
+    One node may also give torchrun --rdzv-endpoint=HOST:0.
 
 Read more
     PyTorch docs: torchrun (--standalone, --rdzv-endpoint, --master-port).
@@ -29,6 +27,7 @@ import re
 
 from ncclkit.analysis.frames import frames_of
 from ncclkit.analysis.picks import (
+    first_finding,
     foreign_address,
     matching,
     messages,
@@ -44,7 +43,7 @@ from ncclkit.causes._settings import script
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import Endpoint, RendezvousError, StoreBind
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "port_in_use"
 explains = (
@@ -59,7 +58,18 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a bind was refused with EADDRINUSE."""
-    lines = matching(
+    went_well: list[Evidence] = [
+        *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
+        *_tested.passed(case, lambda link: link.rendezvous == "open"),
+    ]
+    return first_finding(case, _refused_bind, _port_refused) or otherwise(
+        ID, went_well, "The store's port was opened.", "the launcher's output on the first node"
+    )
+
+
+def _bind_errors(case: Case) -> list[Event]:
+    """Refused binds; empty where the address was refused and not the port."""
+    reported = matching(
         [*case.of(StoreBind), *messages(case), *case.of(RendezvousError)],
         "EADDRINUSE",
         "Address already in use",
@@ -68,21 +78,23 @@ def diagnose(case: Case) -> Finding:
         "is already in use",
         "failed to listen on any local network address",
     )
-    bind_lines = []
-    for event in lines:
+    lines = []
+    for event in reported:
+        # NCCL's sockets but the bootstrap's take any free port
         if event.kind != "nccl.warn" or "Bootstrap" in event.text:
-            bind_lines.append(event)
-    lines = bind_lines
-    if foreign_address(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98"):
-        lines = []
+            lines.append(event)
+    # torch says "failed to listen" also of an address that the host does not have
+    in_use = matching(lines, "EADDRINUSE", "already in use", "errno: 98")
+    if foreign_address(case) and not in_use:
+        return []
+    return lines
+
+
+def _refused_bind(case: Case) -> Finding | None:
+    """torchrun or rank 0 was refused the store's port."""
+    lines = _bind_errors(case)
     if not lines:
-        went_well: list[Evidence] = [
-            *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
-            *_tested.passed(case, lambda link: link.rendezvous == "open"),
-        ]
-        return _port_refused(case) or otherwise(
-            ID, went_well, "The store's port was opened.", "the launcher's output on the first node"
-        )
+        return None
     final = matching(
         lines,
         "failed to listen on any",
@@ -91,19 +103,22 @@ def diagnose(case: Case) -> Finding:
         "DistNetworkError",
         "OSError",
     )
-    final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
-    final = [e for e in final if not _any_server(e)]
-    port = next(
-        (port for e in final + lines if (port := _port_number(_named_port(e), e.text))), None
-    )
-    host = first_host(lines)
+    final += [event for event in lines if event.kind in ("python.exception", "rendezvous.error")]
+    final = [event for event in final if not _any_server(event)]
+    port = None
+    for event in final + lines:
+        port = port or _port_number(_named_port(event), event.text)
     say = (
-        f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the"
-        " job's store cannot open it."
+        f"Port {port or 'of the rendezvous'}{on(first_host(lines))} is already taken by another"
+        " process, so the job's store cannot open it."
     )
+    # a warning of one family of addresses is no end: the store may listen at the other
+    strength: Strength = "likely"
+    if final:
+        strength = "proven"
     return found(
         ID,
-        "proven" if final else "likely",
+        strength,
         say,
         pick(final, lines, limit=5),
         ranks=ranks_in(lines),
@@ -125,13 +140,18 @@ def _any_server(event: Event) -> bool:
     A program may open a port for metrics or a dashboard.
     """
     frames = [str(frame.get("file")) for frame in frames_of(event)]
+    # a program may open a port for metrics or a dashboard
     own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
     return own and not any("torch/distributed" in file for file in frames)
 
 
 def _port_refused(case: Case) -> Finding | None:
     """A connection test could not open the rendezvous port on a host."""
-    held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
+    # the test opens the port itself, so a listener there is somebody else's
+    held = []
+    for host in _tested.hosts(case).values():
+        if "in use" in host.refused:
+            held.append(host)
     if not held:
         return None
     port = next(
@@ -198,3 +218,6 @@ def experiment(case: Case) -> Experiment:
         },
     )
     return unasked(case, limits(question, ID, "hostname_resolution"), other)
+
+
+REMEDIES = _advice(None, "train.py")

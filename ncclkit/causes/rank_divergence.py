@@ -19,9 +19,8 @@ How to be sure
     TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the first difference; over gloo it crashes.
 
 What to do
-    Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join
-    context), no collective under a rank condition, decisions taken on a value that all ranks have
-    reduced.
+    drop_last, a DistributedSampler or the Join context make the numbers of batches equal.  Take
+    decisions such as an early stop on a value that all ranks have reduced.
 
 Read more
     PyTorch: Join (uneven inputs), find_unused_parameters, Flight Recorder.
@@ -62,6 +61,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import (
     all_waiting,
@@ -79,7 +79,7 @@ from ncclkit.analysis.waits import (
 )
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
-from ncclkit.causes._settings import compare_calls
+from ncclkit.causes._settings import PRINT_CALLS, compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
@@ -153,6 +153,7 @@ def diagnose(case: Case) -> Finding:
 def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
         if event.data.live:
+            # a running job has no sequence numbers that agree: it is told from where ranks stand
             return _live_mismatch(case, event)
         odd, right = sides(event)
         strength: Strength = "proven"
@@ -170,11 +171,16 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                 f"At place {event.data.seq} of the sequence the ranks called {event.data.op} from "
             )
             say += f"different places of the program: {', '.join(calls)}"
-            known = [site for site in event.data.sites or () if site]
+            known = []
+            for site in event.data.sites or ():
+                if site:
+                    known.append(site)
+            # two lines of the program are two calls; without them the size alone says so
             strength = "proven" if len(set(known)) > 1 else "likely"
             undecided = "."
         else:
             continue
+        # with a majority it is known already who is the odd one
         outside, how = ([], "") if right else _outside_common_path(case, event)
         if not outside:
             return _finding(
@@ -202,6 +208,7 @@ def _launched_more(case: Case) -> Finding | None:
     for change in changes:
         if not change.data.moved:
             still.add(change.data.hash)
+    # a communicator may be one of several that a rank is in
     for report in case.of(RasCommunicator):
         ranks: set[int] = set()
         for launched in report.data.counts.values():
@@ -211,11 +218,13 @@ def _launched_more(case: Case) -> Finding | None:
             if rank in seen and seen[rank].waits_for_ranks:
                 inside.append(rank)
         more = {op: held for op, held in report.data.counts.items() if len(set(held.values())) > 1}
+        # counts differ for a moment in every job: it takes all ranks waiting, in two reports alike
         if not more or len(inside) < max(2, len(ranks)) or report.data.hash not in still:
             continue
         op, held = next(iter(more.items()))
         highest = max(held.values())
         most = [int(rank) for rank, count in held.items() if count == highest]
+        # the smaller side, whether it launched more or fewer
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
         rest = sorted(ranks - set(most))
         sides = []
@@ -230,7 +239,7 @@ def _launched_more(case: Case) -> Finding | None:
             odd = tuple(stand.rank for stand in sides[left[0]])
         count = highest - min(held.values())
         fewer = name_ranks(ranks - set(most))
-        say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
+        say = f"{who_are(most)} launched {count} {op} more than {fewer}, by NCCL's RAS"
         say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}"
         say += ": they made different calls"
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
@@ -295,6 +304,7 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
 def _rank_elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
+    # a rank that waits for its partner in a pair is not elsewhere: its partner is missing
     paired = set()
     for pair in case.of(FlightP2p):
         if pair.data.live:
@@ -311,10 +321,7 @@ def _rank_elsewhere(case: Case) -> Finding | None:
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             why = "had already left the loop" if ended else "was in another collective"
-            say = (
-                f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.waiting)}"
-                " called collective "
-            )
+            say = f"{who_are(ranks)} {why} when {name_ranks(gap.data.waiting)} called collective "
             say += f"{gap.data.seq} ({gap.data.op})."
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
@@ -328,14 +335,14 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
         if a != b or {"op", "seq"} & set(event.data.differs or ()):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{start(name_ranks(ranks))} made different calls at the same place of the"
+                f"{who_are(ranks)} made different calls at the same place of the"
                 f" sequence: {a} and {b}."
             )
             return _finding(case, "proven", say, [event], ranks)
         if other_calls(event):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{start(name_ranks(ranks))} called {a} from different places of the program: the"
+                f"{who_are(ranks)} called {a} from different places of the program: the"
                 " sizes are those of "
             )
             return _finding(case, "likely", say + "different calls.", [event], ranks)
@@ -372,6 +379,7 @@ def _watchdog_mismatch(case: Case) -> Finding | None:
         ops = disagreeing(events, op_of)
         seqs = disagreeing(events, lambda e: e.data.seq)
         ops = ops or disagreeing(events, size_of)
+        # an exchange may be over on some ranks and not on others
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not of_several_groups(events):
@@ -417,6 +425,7 @@ def _two_groups(case: Case) -> Finding | None:
 def _rank_left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
     states = rank_states(case)
+    # gloo's ranks notice a closed connection at once and then wait for nobody
     lost = {}
     for event in reversed(case.of(GlooClosed)):
         if event.rank is not None and event.rank not in states.ended:
@@ -426,7 +435,7 @@ def _rank_left(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted(states.ended))
     say = (
-        f"{start(name_ranks(ranks))} finished normally while"
+        f"{who_are(ranks)} finished normally while"
         f" {name_ranks(r for r in left if r >= 0)} still"
         f" {'waited' if states.waiting else 'needed it'}: they did not make the same number of"
         " calls."
@@ -440,6 +449,7 @@ def _printed_mismatch(case: Case) -> Finding | None:
     if not events:
         events, what = differing_entries(case, "sizes"), "sizes"
         sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
+        # the same call with another size is shape_mismatch
         if not sizes or not unlike_calls(events[0].data.op.upper(), sizes):
             return None
     calls = []
@@ -465,6 +475,7 @@ def _logged_mismatch(case: Case) -> Finding | None:
 
 def _unequal_shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
+    # numbers of batches that differ are no fault where nobody waits in the end
     shares = disagreeing(case.of(JobShare), lambda event: event.data.count)
     waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
@@ -496,9 +507,10 @@ def _skipped_locally(case: Case) -> Finding | None:
         or all_waiting(case, states)
     ):
         return None
+    # the last one before the others began to wait
     words = " ".join(str(said[-1].data.message).split())[:80]
     waited = how_they_waited(states.waiting.values())
-    say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks {waited}."
+    say = f"{who_are(ranks)} left the common path ({words}), and then the ranks {waited}."
     return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
 
 
@@ -508,12 +520,14 @@ def _ddp_mismatch(case: Case) -> Finding | None:
     )
     other = model_mismatch(case)
     if other:
+        # rank 0 is what DDP compares with, so it is named in each of its lines
         ranks = tuple(sorted(rank for rank in ddp_ranks(other) if rank)) or ranks_in(other)
         say = (
             f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters"
             " than that of rank 0."
         )
         return _finding(case, "likely", say, other, ranks)
+    # FSDP names no ranks
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
         return _finding(
@@ -546,10 +560,7 @@ def _stalled_tensors(case: Case) -> Finding | None:
     for event in lines:
         stalled_ranks.update(event.data.ranks)
     ranks = tuple(sorted(stalled_ranks))
-    say = (
-        f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait"
-        " for."
-    )
+    say = f"{who_are(ranks)} never submitted {len(lines)} tensors that the other ranks wait for."
     return _finding(case, "likely", say, lines, ranks)
 
 
@@ -559,6 +570,7 @@ def _timeouts_alone(case: Case) -> Finding | None:
     if (
         not states.waiting
         or states.dead
+        # dumps and stacks would show a divergence; where they do not, time alone is no sign
         or case.of("flight.")
         or case.of(GlooBarrier)
         or case.of(Stack)
@@ -626,3 +638,6 @@ def _recording_experiment() -> Experiment:
 def experiment(case: Case) -> Experiment:
     """Run again with every call recorded."""
     return _recording_experiment()
+
+
+REMEDIES = (*_advice(Case()), PRINT_CALLS)

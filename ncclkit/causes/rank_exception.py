@@ -18,9 +18,9 @@ How to be sure
     the cause.
 
 What to do
-    Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that
-    torchrun's summary shows the traceback, and make sure that all ranks see the same data checks,
-    or agree on skipping a bad sample.
+    The distributed machinery is fine; torch's @record on main makes torchrun's summary show the
+    traceback.  Make sure that all ranks see the same data checks, or agree on skipping a bad
+    sample.
 
 Read more
     PyTorch: torch.distributed.elastic.multiprocessing.errors (the record decorator), torchrun error
@@ -34,6 +34,7 @@ import re
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -41,6 +42,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
@@ -59,7 +61,6 @@ from ncclkit.core.kinds import (
     Stack,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "rank_exception"
 explains = (
@@ -84,56 +85,70 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
     states = rank_states(case)
-    if states.raised:
-        return _finding(case, states, in_order(states.raised.values()))
-    crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
-    if crashed and not case.of(KernelOom):
-        return _native_crash(case, crashed)
-    if states.dead or states.waiting:
-        lost = []
-    else:
-        lost = _lost_connections(case)
-    if lost:
-        say = (
-            f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
-            " most often an error of the program, "
-        )
-        say += "is not in these files."
-        return found(
-            ID,
-            "possible",
-            say,
-            pick(lost, limit=3),
-            advice=(_record_traceback(),),
-            next=experiment(case),
-        )
-    left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
-    for e in case.of(ElasticExit):
-        if e.rank is not None and 0 < (e.data.exitcode or 0) < 128:
-            left_early.append(e)
-    if left_early and not _is_explained(case):
-        code = left_early[0].data.exitcode
-        say = (
-            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not"
-            " in these files."
-        )
-        return found(
-            ID,
-            "possible",
-            say,
-            pick(left_early, limit=1),
-            advice=(_record_traceback(),),
-            next=experiment(case),
-        )
     went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
-    return otherwise(
+    return first_finding(
+        case, _raised_error, _native_crash, _lost_peer, _exit_without_traceback
+    ) or otherwise(
         ID, went_well, "No rank raised an error of its own.", "the standard error of every rank"
     )
 
 
-def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
-    errors = sorted(errors, key=_of_a_peer)
+def _lost_peer(case: Case) -> Finding | None:
+    """Ranks only report that a peer is gone, and nothing shows why it ended."""
+    states = rank_states(case)
+    # a rank that died, or a timeout, is told by other causes
+    if states.dead or states.waiting:
+        return None
+    lost = _lost_connections(case)
+    if not lost:
+        return None
+    say = (
+        f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
+        " most often an error of the program, is not in these files."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lost, limit=3),
+        advice=(_record_traceback(),),
+        next=experiment(case),
+    )
+
+
+def _exit_without_traceback(case: Case) -> Finding | None:
+    """The launcher saw a rank exit with an error, and no line says which error it was."""
+    ended: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
+    for event in case.of(ElasticExit):
+        # a code from 128 on is a signal's
+        if event.rank is not None and 0 < (event.data.exitcode or 0) < 128:
+            ended.append(event)
+    if not ended or _is_explained(case):
+        return None
+    say = (
+        f"A rank{_on_host(ended[0])} ended with exit code {ended[0].data.exitcode} and its"
+        " traceback is not in these files."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(ended, limit=1),
+        advice=(_record_traceback(),),
+        next=experiment(case),
+    )
+
+
+def _raised_error(case: Case) -> Finding | None:
+    """A rank raised an error of its own."""
+    states = rank_states(case)
+    if not states.raised:
+        return None
+    # an error about waiting for another process comes last, whenever it was raised: its rank may
+    # be a victim
+    errors = sorted(in_order(states.raised.values()), key=_of_a_peer)
     first = errors[0]
+    # one sentence: libraries append pages of hints
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.message).split()))[0][
         :160
     ].rstrip(" .")
@@ -146,11 +161,12 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     ranks = tuple(sorted(same_ranks))
     victims = _reports_of_victims(case, states, ranks)
     strength: Strength = "likely"
+    # an error of all ranks has no victims among them
     if victims and ranks and len(ranks) < max(len(states.members), 2):
         strength = "proven"
     if _of_a_peer(first):
         strength = "likely"
-    who = start(name_ranks(ranks))
+    who = who_are(ranks)
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     if victims:
         say += f"; the errors of {name_ranks(known_ranks(victims))} are the consequence."
@@ -176,6 +192,7 @@ def _of_a_peer(error: Event) -> bool:
     The rank may be one more victim.
     """
     kind = str(error.data.type).rpartition(".")[2]
+    # frameworks wrap the loss of a peer into an error of their own
     reported = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.message))
     return bool(reported) or kind in (
         "TimeoutError",
@@ -203,12 +220,14 @@ def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) 
     for kind in kinds:
         reports.extend(case.of(kind))
     reports += [event for event in case.of(PythonException) if event.data.victim]
+    # a rank that raised is no victim, whatever else it printed
     own = set(ranks)
     return [event for event in reports if event.rank not in own]
 
 
 def _lost_connections(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
+    # what NCCL says of a peer that went; any other warning is a reason of its own
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
     if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
         "gloo.size_mismatch"
@@ -221,14 +240,25 @@ def _lost_connections(case: Case) -> list[Event]:
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
-def _native_crash(case: Case, crashed: list[Event]) -> Finding:
+def _native_crash(case: Case) -> Finding | None:
+    """A process crashed in native code."""
+    crashed = []
+    for event in crashes(case):
+        if (signal_of(event) or SEGFAULT) in SIGNALS:
+            crashed.append(event)
+    # a process that the kernel killed for memory may be seen to crash as well
+    if not crashed or case.of(KernelOom):
+        return None
     first = in_order(crashed)[0]
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
     dead = set(ranks)
-    seen = [stack for rank, stack in stacks(case).items() if rank in dead]
+    seen = []
+    for rank, stack in stacks(case).items():
+        if rank in dead:
+            seen.append(stack)
     where = next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
-    say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
+    say = f"{who_are(ranks)} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += (
         f" under {where}; the others only lost their peer."
         if where
@@ -312,6 +342,7 @@ def _is_explained(case: Case) -> bool:
     )
     raised = []
     for event in case.of(PythonException):
+        # torchrun raises that for whatever ended a rank
         if not str(event.data.type).endswith("ChildFailedError"):
             raised.append(event)
     return bool(raised) or any(case.of(kind) for kind in kinds)
@@ -363,3 +394,11 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "they fail too, on one GPU",
         },
     )
+
+
+REMEDIES = (
+    _fix_error("", "that rank"),
+    _record_traceback(),
+    TRACE,
+    _native_advice("the place that the stack names"),
+)

@@ -16,8 +16,7 @@ How to be sure
     describe pod`, `journalctl` around the second in which the log stops.
 
 What to do
-    After the job's time limit or a preemption: save checkpoints and requeue.  If it was memory: see
-    host_oom.
+    If it was memory: see host_oom.
 
 Read more
     Slurm: sbatch --time, --requeue, --signal.  signal(7).
@@ -27,18 +26,20 @@ from __future__ import annotations
 
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     initialized,
     matching,
     name_hosts,
-    name_ranks,
     on,
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dTimeout,
@@ -56,7 +57,6 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import start
 
 ID = "rank_killed"
 explains = (
@@ -85,70 +85,18 @@ def diagnose(case: Case) -> Finding:
 
     It died of signal 9 or 15 that the launcher did not send.
     """
-    scheduler = [e for e in case.of(SlurmEvent) if e.data.what in BY]
-    after = _after_failure(case, scheduler)
-    if scheduler and after:
-        return clear(
-            ID,
-            "The job had failed before the scheduler stopped what was left of it.",
-            tuple(after[:2]),
-        )
-    if scheduler:
-        event = in_order(scheduler)[0]
-        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}."
-        hosts = name_hosts(scheduler)
-        strength: Strength = "proven"
-        if _signs_of_hang(case, event):
-            strength = "likely"
-        return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue_advice(),))
-    memory = [
-        *case.of(KernelOom),
-        *case.of(SlurmEvent, what="oom"),
-    ]
-    memory += case.of(SystemFault, what="oom_kill")
-    if memory:
-        return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
-    ours = [e for e in case.of(RunEnd) if e.data.reason in OURS]
-    killed = {}
-    for rank, end in rank_states(case).killed.items():
-        if not ours or _signal_number(end) == 9:
-            killed[rank] = end
-    if killed:
-        return _finding(case, killed)
-    if ours:
-        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
-    return _launcher_stopped(case)
-
-
-def _launcher_stopped(case: Case) -> Finding:
-    """Found where a launcher tells that a signal from outside stopped it, or lines of the system
-    do.
-    """
-    reported = [e for e in case.of(PythonException) if str(e.data.type).endswith("SignalException")]
-    reported += matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
-    closed = _closed_terminal(case)
-    if closed:
-        return closed
-    named = case.of(SystemFault, what="killed")
-    first = _ended_elsewhere(case, reported)
-    if first:
-        return clear(
-            ID,
-            "The launcher of another host failed first, and this one was stopped after it.",
-            tuple(first),
-        )
-    if reported or named:
-        return found(
-            ID,
-            "likely",
-            f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
-            pick(reported, named),
-            ranks=ranks_in(named),
-            advice=_advice_on_sender(),
-            next=experiment(case),
-        )
     went_well = case.of("nccl.destroy", "elastic.exit", "c10d.timeout")
-    return otherwise(
+    return first_finding(
+        case,
+        _failed_before,
+        _ended_by_scheduler,
+        _killed_for_memory,
+        _killed_rank,
+        _ended_by_guard,
+        _closed_terminal,
+        _other_launcher_failed,
+        _launcher_stopped,
+    ) or otherwise(
         ID,
         went_well,
         "No process was ended by a signal from outside.",
@@ -156,10 +104,121 @@ def _launcher_stopped(case: Case) -> Finding:
     )
 
 
+def _scheduler_lines(case: Case) -> list[Event]:
+    """The lines in which Slurm says that it ended the job."""
+    return [event for event in case.of(SlurmEvent) if event.data.what in BY]
+
+
+def _failed_before(case: Case) -> Finding | None:
+    """The job had failed, or hung, and the scheduler only cleared away what was left."""
+    scheduler = _scheduler_lines(case)
+    earlier = _after_failure(case, scheduler)
+    if not scheduler or not earlier:
+        return None
+    return clear(
+        ID,
+        "The job had failed before the scheduler stopped what was left of it.",
+        tuple(earlier[:2]),
+    )
+
+
+def _ended_by_scheduler(case: Case) -> Finding | None:
+    """Slurm says that it ended the job: by its time limit, for another one, or with its node."""
+    scheduler = _scheduler_lines(case)
+    if not scheduler:
+        return None
+    event = in_order(scheduler)[0]
+    strength: Strength = "proven"
+    if _signs_of_hang(case, event):
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}.",
+        pick(scheduler),
+        hosts=name_hosts(scheduler),
+        advice=(_requeue_advice(),),
+    )
+
+
+def _killed_for_memory(case: Case) -> Finding | None:
+    """The OOM killer says that it was the one: see host_oom."""
+    memory: list[Event] = [*case.of(KernelOom), *case.of(SlurmEvent, what="oom")]
+    memory += case.of(SystemFault, what="oom_kill")
+    if memory:
+        return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
+    return None
+
+
+def _ended_by_us(case: Case) -> list[Event]:
+    """Ends of runs of ours in which the guard sent the signals."""
+    return [event for event in case.of(RunEnd) if event.data.reason in OURS]
+
+
+def _killed_rank(case: Case) -> Finding | None:
+    """A rank died of a signal that nobody here sent."""
+    ours = _ended_by_us(case)
+    killed = {}
+    for rank, end in rank_states(case).killed.items():
+        # the guard asks with SIGTERM: SIGKILL came from somebody else
+        if not ours or _signal_number(end) == 9:
+            killed[rank] = end
+    if killed:
+        return _finding(case, killed)
+    return None
+
+
+def _ended_by_guard(case: Case) -> Finding | None:
+    """ncclkit ended its own run."""
+    ours = _ended_by_us(case)
+    if ours:
+        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
+    return None
+
+
+def _stopped_launchers(case: Case) -> list[Event]:
+    """The lines of a launcher that got SIGTERM."""
+    lines: list[Event] = []
+    for event in case.of(PythonException):
+        if str(event.data.type).endswith("SignalException"):
+            lines.append(event)
+    return lines + matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
+
+
+def _other_launcher_failed(case: Case) -> Finding | None:
+    """A launcher was stopped, because that of another host had failed before."""
+    first = _ended_elsewhere(case, _stopped_launchers(case))
+    if not first:
+        return None
+    return clear(
+        ID,
+        "The launcher of another host failed first, and this one was stopped after it.",
+        tuple(first),
+    )
+
+
+def _launcher_stopped(case: Case) -> Finding | None:
+    """A launcher, or a line of the system, tells of a signal from outside."""
+    reported = _stopped_launchers(case)
+    named = case.of(SystemFault, what="killed")
+    if not reported and not named:
+        return None
+    return found(
+        ID,
+        "likely",
+        f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
+        pick(reported, named),
+        ranks=ranks_in(named),
+        advice=_advice_on_sender(),
+        next=experiment(case),
+    )
+
+
 def _closed_terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
+    # SIGHUP goes to all that was started in a terminal
     lines = case.of("elastic.signal", "elastic.stop", signal=1)
     lines += case.of(SystemFault, what="hangup")
     if not lines:
@@ -185,6 +244,7 @@ def _signs_of_hang(case: Case, event: Event) -> list[Event]:
 
     A time limit or a user's cancellation also ends a job that hangs.
     """
+    # a job whose start never ended may have been cancelled because of that
     begun = case.of(NcclInit, phase="start")
     if initialized(case):
         unfinished = []
@@ -204,8 +264,11 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     """Failures in the same file before the scheduler cancelled a step, or before a hung job reached
     its time limit.
     """
+    # only lines of one file have a sure order
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
+    # a node that is lost takes failures with it: they are its consequence
     lost_node = any(e.data.what == "node_fail" for e in scheduler)
+    # what failed before the last step did not end the job
     last = 0
     for progress in case.of(StepProgress):
         if progress.path == first[0] and progress.line < first[1]:
@@ -230,6 +293,7 @@ def _ended_elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     """Ranks that ended with an error of their own, in the log of a launcher that was
     not stopped.
     """
+    # a launcher that was stopped stops its ranks, whose exits then say nothing
     stopped = {event.path for event in reported}
     ends = []
     for e in case.of(ElasticExit):
@@ -245,6 +309,7 @@ def _signal_number(end: Event) -> int:
     is_exit = isinstance(end.data, (ElasticExit, ElasticRoot, SlurmEvent))
     number = None
     if is_exit:
+        # Slurm gives the signal, torchrun a negative exit code
         number = end.data.signal or end.data.exitcode
     return abs(int(number or 9))
 
@@ -253,7 +318,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":
-        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; "
+        say = f"{who_are(ranks, first.host)} has no process any more; "
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of(FlightMissing), limit=5)
         return found(
@@ -268,7 +333,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     number = _signal_number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
-        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file"
+        f"{who_are(ranks, first.host)} was killed by {name} from outside and no file"
         " here says by whom; "
     )
     say += "the other ranks only lost their peer."
@@ -330,13 +395,15 @@ RESTART = Advice(
 
 def experiment(case: Case) -> Experiment:
     """Run the same job, and let torchrun start it again when it dies."""
-    return Experiment(
+    return experiment_of(
         "Does the job complete when torchrun starts it again?",
         dict(RESTART.change),
         {
-            ID: "it does: the signal is not sent each time",
-            "host_oom": "it dies in the same way: it needs the same memory again",
-            "rank_exception": "it fails in the same way, at the same line",
+            ID: ("works", "it does: the signal is not sent each time"),
+            "host_oom": ("same", "it dies in the same way: it needs the same memory again"),
+            "rank_exception": ("same", "it fails in the same way, at the same line"),
         },
-        {ID: "works", "host_oom": "same", "rank_exception": "same"},
     )
+
+
+REMEDIES = (*_advice_on_sender(), DETACH)

@@ -67,6 +67,8 @@ def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if finding.verdict == "found" and _is_source(finding):
         return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
+    # a bare error line looks the same in a log and in a fenced block of a guide: a text that is not
+    # a log proves nothing
     if _quoted(finding, case):
         if case.of(JobDone) and not any(
             e.kind in FATAL and not is_quotation(e.text) for e in case.events
@@ -74,6 +76,8 @@ def recovered(finding: Finding, case: Case) -> Finding:
             return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
         finding = replace(finding, strength="possible")
     if finding.strength == "proven" and (
+        # each of these three may be true, but none is proof: another time zone, a rank on its way,
+        # a program that logs what it means
         _long_before(finding, case) or _seen_live(finding) or _any_program(finding)
     ):
         return replace(finding, strength="likely")
@@ -82,11 +86,17 @@ def recovered(finding: Finding, case: Case) -> Finding:
         for piece in finding.evidence
         if isinstance(piece, Event) and piece.kind.startswith(ERRORS)
     ]
+    # facts and lines of hardware stay as they are however long a job goes on; and a run of ours has
+    # its end, which its own verdict reads
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of(RunEnd):
         return finding
-    fatal = [event for event in case.events if event.kind in FATAL]
+    fatal = []
+    for event in case.events:
+        if event.kind in FATAL:
+            fatal.append(event)
     done = lines_after(case, lines, case.of(JobDone))
     went_on = done
+    # steps alone show less than the end of a job: they outweigh only what was a mere possibility
     if not done and finding.strength == "possible" and not fatal:
         went_on = lines_after(case, lines, case.of(StepProgress))
     if went_on and not any(is_later(event, went_on[-1]) for event in fatal):
@@ -96,10 +106,14 @@ def recovered(finding: Finding, case: Case) -> Finding:
             (*pick(went_on, limit=1), *finding.evidence[:1]),
         )
     met = []
+    # a connection that was refused at first is tried again: what counts is whether the ranks met
+    # later
     if all(map(_meeting, lines)):
         met = lines_after(case, lines, _meetings(case))
     if not met:
         return _got_over(finding, case, lines, fatal)
+    # one of these lines is itself the end of a rank, and another end followed after the ranks had
+    # met: it may be the same trouble again
     given_up = [event for event in lines if event.kind in FATAL] and any(
         is_later(event, met[-1]) for event in fatal
     )
@@ -116,14 +130,20 @@ def _quoted(finding: Finding, case: Case) -> bool:
     Documentation and source code quote errors.
     """
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     quoting = (event.path in documents or is_quotation(event.text) for event in events)
     return finding.verdict == "found" and bool(events) and all(quoting)
 
 
 def _is_source(finding: Finding) -> bool:
     """Whether it rests on lines of source code alone, or of a compiler or of git."""
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     kernel = any(event.kind.startswith("kernel.") for event in events)
     return bool(events) and not kernel and all(is_source(event.text) for event in events)
 
@@ -141,7 +161,10 @@ def _seen_live(finding: Finding) -> bool:
 
     Without sequence numbers a rank may only be on its way.
     """
-    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
     return any(isinstance(event.data, FlightFinding) and event.data.live for event in events)
 
 
@@ -153,18 +176,30 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     Which rank did the work is mostly not known: near the lines it may be one that had not missed
     the other yet.
     """
+    # a timeout is written long after the call that it speaks of, so its line does not say when the
+    # trouble began
     said = [event for event in lines if event.kind not in WAITS] or lines
-    errors = [event.data for event in said if isinstance(event.data, SystemFault)]
+    errors = []
+    for event in said:
+        if isinstance(event.data, SystemFault):
+            errors.append(event.data)
     if any(error.what in LASTING for error in errors):
         return finding
     last = max(said, key=lambda event: (event.path, event.line))
-    steps = [e for e in _lived(case, said) if e.path == last.path]
+    # lines of different files have no order but by clocks, which may disagree
+    steps = []
+    for e in _lived(case, said):
+        if e.path == last.path:
+            steps.append(e)
     ends = [event for event in fatal if steps and is_later(event, steps[-1])]
+    # near the lines the steps may be those of ranks that had not missed the dead one yet
     far = bool(steps) and (
         steps[-1].line - last.line > FAR or steps[-1].rank == last.rank is not None
     )
     if far:
         return replace(finding, strength="possible")
+    # work that was done in between shows that the first trouble was not the end; the last failure
+    # may be another one
     second = finding.strength == "proven" and ((steps and ends) or _after_own(finding, case, said))
     if second:
         return replace(finding, strength="likely")
@@ -177,12 +212,19 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
     After a rank's last words where that rank speaks again later.
     """
     work = [*case.of(StepProgress), *initialized(case)]
+    # within a file the line number is the order; between files only what is compared below counts
     work.sort(key=lambda event: (event.path, event.line))
+    # an uncaught error ends its rank, so only a rank that speaks again later has survived it
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
+    # without a rank it is not known whose end it was: any work after the lines counts
     if not ranks or None in ranks:
         return lines_after(case, said, work)
+    # a rank that itself times out later was alive after its error, up to that timeout
     waits = [Span(event for event in case.of(*WAITS) if event.rank == rank) for rank in ranks]
-    later = [event for event in work if all(is_later(event, line) for line in said)]
+    later = []
+    for event in work:
+        if all(is_later(event, line) for line in said):
+            later.append(event)
     return [event for event in later if all(own.ends_after(event) for own in waits)]
 
 
@@ -196,8 +238,13 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
         for e in case.of(PythonException)
         if is_own(e) and UNCAUGHT.match(e.text) and e.data.type in OWN
     ]
+    # the finding may rest on that very error
     errors = [event for event in errors if event not in finding.evidence]
-    stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
+    # lines of a launcher stand anywhere in a log of all ranks
+    stray = []
+    for line in said:
+        if line.rank is None and (not UNCAUGHT.match(line.text)):
+            stray.append(line)
     return any(all(line in stray or is_later(line, error) for line in said) for error in errors)
 
 
@@ -213,7 +260,10 @@ def _long_before(finding: Finding, case: Case) -> bool:
     known = [time for time in times if time is not None]
     if not known or len(known) < len(finding.evidence):
         return False
-    steps = [event.time - max(known) for event in case.of(StepProgress) if event.time]
+    steps = []
+    for event in case.of(StepProgress):
+        if event.time:
+            steps.append(event.time - max(known))
     begun = [
         e.time - (e.data.ran_ms or 0) / 1000 - max(known) for e in case.of(C10dTimeout) if e.time
     ]
@@ -224,6 +274,7 @@ def _long_before(finding: Finding, case: Case) -> bool:
 
 def _meeting(event: Event) -> bool:
     """True for what is said of a connection between ranks that was not made."""
+    # NCCL warns of each refused try and tries on
     is_refused = isinstance(event.data, NcclMessage) and event.data.family == "socket_connect"
     return bool(event.kind.startswith(MEETING) or is_refused or TEXT.search(event.text))
 
@@ -234,7 +285,10 @@ def _meetings(case: Case) -> list[Event]:
     Communicators made, steps done, collectives begun.
     """
     done = initialized(case)
-    joined = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
+    joined = []
+    for event in case.of(StoreClients):
+        if event.data.joined == event.data.expected is not None:
+            joined.append(event)
     begun = [
         e for e in case.of(C10dTimeout) if e.data.seq != 1
     ]  # the first one begins without the others

@@ -111,6 +111,8 @@ def features(lines: Iterable[str]) -> Iterator[str]:
 def _pieces_of_word(word: str) -> Iterator[str]:
     yield word
     if word[0] not in DIGITS:
+        # the edges tell the beginning and end of a word from its middle; the rest of a very long
+        # word is mostly an identifier
         edged = f"<{word[:40]}>"
         for n in 3, 4:
             for i in range(len(edged) - n + 1):
@@ -118,10 +120,13 @@ def _pieces_of_word(word: str) -> Iterator[str]:
 
 
 def _words_of_line(line: str) -> list[str]:
+    # what differs from job to job (times, hosts, addresses, folders) would be learned by heart
+    # otherwise
     text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
     short_words = []
     for word in WORD.findall(text):
+        # short numbers are error codes and ports of a kind; long ones are sizes and process ids
         if word[0] not in DIGITS or len(word) <= 3:
             short_words.append(word)
     return short_words
@@ -164,12 +169,19 @@ class Weights:
 
     def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
         """The same of words, and how often each stands in the text."""
+        # a word counts with each of its pieces, so that forms of one word, and misspelt ones, meet
+        # in most of them
         counts: Counter[int] = Counter()
         for word, times in words.items():
             for name in numbers(word):
                 counts[name] += times
+        # features that no known failure has would only make the text longer, and each known one
+        # lighter
         known = {row: n for name, n in counts.items() if (row := self.rows.get(name)) is not None}
+        # a line that is repeated a thousand times is not a thousand times as telling, hence the
+        # logarithm; what stands in every log tells nothing, hence the rarity
         value = {row: (1 + math.log(n)) * self.rarity[row] for row, n in known.items()}
+        # length 1, so that a long log and a short post are weighed alike
         length = math.sqrt(sum(v * v for v in value.values())) or 1.0
         return {row: v / length for row, v in value.items()}
 
@@ -179,6 +191,7 @@ class Weights:
         stored = memoryview(self.stored).cast("b")
         sums = [0.0] * width
         for row, value in spread.items():
+            # one signed byte a weight is enough, and the file is read in milliseconds without numpy
             heavy = stored[row * width : (row + 1) * width]
             sums = [total + value * weight for total, weight in zip(sums, heavy, strict=True)]
         rows = zip(self.causes, self.bias, self.scale, sums, strict=True)
@@ -274,6 +287,7 @@ def is_topic(case: Case) -> bool:
     words: list[re.Match[str]] = []
     for line in lines:
         words.extend(TOPIC.finditer(line.text))
+    # one word that nobody else uses is enough; of common ones it takes two
     if any(match["sure"] for match in words):
         return True
     if any(event.path in logs and is_of_job(event) for event in case.events):
@@ -323,7 +337,12 @@ class Text:
         placed = zip(self._words, self.lines, strict=True)
         weighed = [(weight[words], line, event) for words, (line, event) in placed]
         places = {(sign.path, sign.line) for sign in signs}
-        told = [item for item in weighed if (item[2].path, item[2].line) in places]
+        told = []
+        for item in weighed:
+            if (item[2].path, item[2].line) in places:
+                told.append(item)
+        # a line that says failure is what a reader looks for; the heaviest line may be mere chatter
+        # of the same set-up
         weighed = told or weighed
         return nlargest(count, weighed, key=lambda item: item[0])
 
@@ -340,6 +359,7 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
 def _shares_of_causes(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
     scores = known.scores(spread)
     best = max(scores.values())
+    # the best is taken off first: exp of a large score would overflow, and only differences count
     powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}
     total = sum(powers.values())
     return {

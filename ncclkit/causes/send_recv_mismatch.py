@@ -16,8 +16,7 @@ How to be sure
     without a counterpart is the error.
 
 What to do
-    Put sends and receives that belong together into one batch_isend_irecv (NCCL group): their order
-    no longer matters.  Exchange split sizes before all_to_all.
+    batch_isend_irecv makes one NCCL group of them: their order no longer matters.
 
 Read more
     PyTorch docs: batch_isend_irecv.  NCCL user guide: point-to-point communication, group calls.
@@ -32,6 +31,7 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states, sequence_of
@@ -57,7 +58,6 @@ from ncclkit.core.kinds import (
     PrintedSplits,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
-from ncclkit.core.text import start
 from ncclkit.evidence.flight.compare import outlying_splits
 
 ID = "send_recv_mismatch"
@@ -77,7 +77,8 @@ def diagnose(case: Case) -> Finding:
 
     A call timed out waiting, or a library reports it.
     """
-    for witness in (
+    finding = first_finding(
+        case,
         _splits_in_dumps,
         _unequal_splits,
         _printed_splits,
@@ -87,10 +88,9 @@ def diagnose(case: Case) -> Finding:
         _unpaired_call,
         _timed_out_exchange,
         _last_calls,
-    ):
-        finding = witness(case)
-        if finding is not None:
-            return finding
+    )
+    if finding:
+        return finding
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *rank_states(case).ended.values()]
     return otherwise(
         ID,
@@ -105,15 +105,20 @@ def _passed_exchange(case: Case) -> Finding | None:
 
     It expects more than it was sent.
     """
-    waits = [e for e in rank_states(case).waiting.values() if sequence_of(e) is not None]
+    waits = []
+    for event in rank_states(case).waiting.values():
+        if sequence_of(event) is not None:
+            waits.append(event)
     first = min((e.data.seq for e in waits), default=0)
     sides = []
+    # an exchange may be completed on ranks that were sent all they expected
     for later in (False, True):
         sides.append([e for e in waits if (e.data.seq > first) == later])
     here, on = sides
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
+    # the smaller side is the odd one
     if len(here) > len(on):
         return _sizes_finding(
             f"{say}had finished: too little was sent to those that wait.", on, here
@@ -140,6 +145,7 @@ def _timed_out_exchange(case: Case) -> Finding | None:
     states = rank_states(case)
     waiting = []
     for e in in_order(states.waiting.values()):
+        # a dead rank posts no matching call
         if op_of(e).upper().startswith(POINT) and not states.dead:
             waiting.append(e)
     gaps = [
@@ -163,8 +169,7 @@ def _timed_out_exchange(case: Case) -> Finding | None:
     return found(
         ID,
         "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
-        f"{start(name_ranks(ranks))} waited in {ops} for a peer that never posted the matching"
-        " call.",
+        f"{who_are(ranks)} waited in {ops} for a peer that never posted the matching call.",
         pick(said, gaps, waiting),
         ranks=ranks if said else (),
         advice=_advice(),
@@ -191,6 +196,7 @@ def _is_single_call(frame: Mapping[str, Any]) -> bool:
 
     Sockets, loggers and programs have functions of these names, too.
     """
+    # sockets and loggers have functions of these names, too
     return frame.get("func") in ("send", "recv") and "torch/distributed" in str(frame.get("file"))
 
 
@@ -207,6 +213,7 @@ def _unpaired_call(case: Case) -> Finding | None:
     call = _innermost_frame(unpaired[0]).get("func")
     where = place(own)
     who = who_of(unpaired)
+    # of a job that runs nobody has timed out
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
     until = " until the timeout" * gave_up
     say = f"{who} waited in {call} at {where}{until}; no rank posted the matching call."
@@ -231,12 +238,10 @@ def _unequal_splits(case: Case) -> Finding | None:
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
+    # gloo reports it on the rank that received too much
     others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
-    say = (
-        f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent"
-        f" {a}: "
-    )
+    say = f"{who_are(ranks)} expected {b} bytes from one peer in all_to_all and was sent {a}: "
     say += (
         f"{name_ranks(odd)} sends too much."
         if odd
@@ -276,6 +281,7 @@ def _printed_splits(case: Case) -> Finding | None:
     for event in case.of(PrintedSplits):
         if event.rank is not None:
             reported[event.rank] = event
+    # the ranks in the order in which they printed: the first pair is what a reader sees first
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
     for rank, event in reported.items():
@@ -345,11 +351,13 @@ def _pairs_in_dumps(case: Case) -> Finding | None:
         say = _unmatched_now(case, wrong[0])
     else:
         say = _unmatched_in_words(wrong[0])
+    # with dumps of two ranks alone both are named
     pair: set[int] = set()
     for event in wrong:
         pair.update((event.data.src, event.data.dst))
     most = set()
     for gap in case.of(FlightMissing):
+        # a rank that waits with others is where the program is
         if len(gap.data.waiting) > 1:
             most.update(gap.data.waiting)
     for event in wrong:
@@ -420,9 +428,13 @@ def _facing_ranks(case: Case) -> Finding | None:
 
 def _last_calls(case: Case) -> Finding | None:
     """The log of calls ends in sends and receives, which is only the symptom."""
-    calls = [e for e in case.of(NcclOp) if e.data.op in ("Send", "Recv")]
+    calls = []
+    for event in case.of(NcclOp):
+        if event.data.op in ("Send", "Recv"):
+            calls.append(event)
     if not calls or case.of(NcclDestroy):
         return None
+    # a list of calls ends where its reader cut it: only the end is a sign
     last = calls[-2:]
     say = (
         f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in"
@@ -476,3 +488,6 @@ def _recording_experiment() -> Experiment:
             "slow_rank": "they pair and one of the two is late",
         },
     )
+
+
+REMEDIES = (*_advice(), SPLITS)

@@ -17,8 +17,7 @@ How to be sure
     at the call, the Flight Recorder afterwards.
 
 What to do
-    Pad or drop_last so that all ranks bring the same shape, exchange sizes first (all_gather of the
-    lengths), or exclude rank-local buffers from DDP (broadcast_buffers=False, or
+    Or exclude rank-local buffers from DDP (broadcast_buffers=False, or
     _ddp_params_and_buffers_to_ignore).
 
 Read more
@@ -49,6 +48,7 @@ from ncclkit.analysis.picks import (
     ddp_ranks,
     failed,
     family,
+    first_finding,
     matching,
     messages,
     model_mismatch,
@@ -56,11 +56,12 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
-from ncclkit.causes._settings import compare_calls
+from ncclkit.causes._settings import PRINT_CALLS, compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
@@ -90,7 +91,8 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where sizes or types of one sequence number differ between ranks."""
-    for witness in (
+    finding = first_finding(
+        case,
         _mismatch_in_dumps,
         _fingerprint_mismatch,
         _printed_mismatch,
@@ -98,10 +100,9 @@ def diagnose(case: Case) -> Finding:
         _logged_mismatch,
         _library_mismatch,
         _differing_models,
-    ):
-        finding = witness(case)
-        if finding is not None:
-            return finding
+    )
+    if finding:
+        return finding
     went_well = [*case.of("flight.missing", "nccl.destroy"), *rank_states(case).ended.values()]
     went_well += case.of(FlightDump) if not case.of(FlightMismatch) else []
     return otherwise(
@@ -114,6 +115,7 @@ def diagnose(case: Case) -> Finding:
 
 def _mismatch_in_dumps(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
+        # sizes of another call are rank_divergence
         if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             if right:
@@ -130,7 +132,7 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                     f"{name_ranks(ranks_of([group]))} passed {_shortened_value(group.get('value'))}"
                 )
             say = (
-                f"{_ranks_in_words(ranks_of([first]))} called collective {event.data.seq} with"
+                f"{who_are(ranks_of([first]))} called collective {event.data.seq} with"
                 f" {event.data.field} "
             )
             say += f"{_shortened_value(first.get('value'))} where {' and '.join(brought)}"
@@ -147,6 +149,7 @@ def _witness_of_size(
     """
     lines = []
     for event in case.of(GlooSizeMismatch):
+        # a rank that left no dump is a third witness: it received what one of the two had sent
         if event.rank is not None and event.rank not in ranks_of(two):
             lines.append(event)
     known = [(group, _bytes_of_call(group.get("value"))) for group in two]
@@ -199,7 +202,7 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
         ):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{_ranks_in_words(ranks)} call {event.data.a_op} with tensors of different "
+                f"{who_are(ranks)} call {event.data.a_op} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
             return _shape_finding(case, say, [event], ranks)
@@ -242,7 +245,10 @@ def _logged_mismatch(case: Case) -> Finding | None:
 
 def _library_mismatch(case: Case) -> Finding | None:
     gloo = case.of(GlooSizeMismatch)
-    nccl = [e for e in family(case, "ib_completion") if e.data.status == LENGTH_ERROR]
+    nccl = []
+    for event in family(case, "ib_completion"):
+        if event.data.status == LENGTH_ERROR:
+            nccl.append(event)
     nccl += matching(
         [
             *family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"),
@@ -261,6 +267,7 @@ def _library_mismatch(case: Case) -> Finding | None:
         *("message truncated : receiving", "posted incorrect receive info"),
     )
     lines = gloo or nccl
+    # dumps and fingerprints say more; sizes in an all_to_all are send_recv_mismatch
     if not lines or case.of(FlightMismatch, C10dMismatch) or exchanges(case):
         return None
     if isinstance(lines[0].data, GlooSizeMismatch):
@@ -273,7 +280,7 @@ def _library_mismatch(case: Case) -> Finding | None:
         sizes = f" ({a} bytes arrived where {b} were expected)"
     ranks = ranks_in(lines)
     say = (
-        f"{_ranks_in_words(ranks)} received data of another size than expected{sizes}:"
+        f"{who_are(ranks)} received data of another size than expected{sizes}:"
         " the ranks' tensors differ, or they call different collectives."
     )
     why = pick(lines, case.of(GlooClosed), limit=4)
@@ -319,6 +326,7 @@ def _differing_models(case: Case) -> Finding | None:
     """DDP compared the models of all ranks before its first step and found a parameter of another
     size.
     """
+    # DDP compares models before any batch is read
     lines = matching(model_mismatch(case), "sizes of the same param")
     if not lines:
         return None
@@ -336,11 +344,6 @@ def _differing_models(case: Case) -> Finding | None:
         advice=(ONE_MODEL,),
         next=_recording_experiment(),
     )
-
-
-def _ranks_in_words(ranks: tuple[int, ...]) -> str:
-    name = name_ranks(ranks)
-    return name[:1].upper() + name[1:]
 
 
 def _shortened_value(value: Any) -> str:
@@ -394,3 +397,6 @@ def _recording_experiment() -> Experiment:
             "slow_rank": "no mismatch; one rank is missing",
         },
     )
+
+
+REMEDIES = (*_advice(Case()), PRINT_CALLS, ONE_MODEL)

@@ -16,10 +16,6 @@ How to be sure
     `df -h /dev/shm` inside the container while the job starts.  The job runs with
     NCCL_SHM_DISABLE=1 (slower).
 
-What to do
-    Give the container more: docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an
-    emptyDir with medium: Memory on /dev/shm.  Remove stale /dev/shm/nccl-* files of killed jobs.
-
 Read more
     NCCL user guide, Troubleshooting: shared memory.  PyTorch docs: multiprocessing, docker images.
 """
@@ -29,22 +25,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
+    facts_below,
     failed,
     family,
+    first_finding,
     matching,
     messages,
     name_hosts,
-    name_ranks,
-    of_job_hosts,
     on,
     pick,
     ranks_in,
     who_of,
-    without,
 )
-from ncclkit.causes._experiments import machine, unasked
+from ncclkit.causes._experiments import experiment_of, machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import (
     C10dError,
     C10dTimeout,
@@ -55,7 +51,7 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "shm_too_small"
 explains = (
@@ -82,46 +78,85 @@ def diagnose(case: Case) -> Finding:
 
     Or where it is as small as a container's default.
     """
-    said = _shm_errors(case)
-    small = []
-    for fact in of_job_hosts(case, case.facts_of("limits.shm.size")):
-        if isinstance(fact.value, (int, float)) and fact.value < ENOUGH:
-            small.append(fact)
-    full = []
-    for fact in of_job_hosts(case, case.facts_of("limits.shm.free")):
-        if isinstance(fact.value, (int, float)) and fact.value < FULL:
-            full.append(fact)
-    bus = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
-    bus += without(case.of(SystemFault, what="bus_error"), said)
-    if said:
-        sure = [e for e in said if not matching([e], *REASONS)]
-        return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
-    if bus:
-        return _finding(bus, small + full, "proven" if small or full else "likely")
-    vague = matching(messages(case), "unhandled system error")
+    shared = case.of(NcclChannel, via="SHM")
+    went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
+    missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
+    return first_finding(
+        case, _refused_file, _bus_error, _failed_on_small, _unnamed_error, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
+
+
+def _small_sizes(case: Case) -> list[Fact]:
+    return facts_below(case, "limits.shm.size", ENOUGH)
+
+
+def _refused_file(case: Case) -> Finding | None:
+    """NCCL, torch or the kernel says that a file in /dev/shm could not be made or extended."""
+    lines = _shm_errors(case)
+    if not lines:
+        return None
+    small = _small_sizes(case)
+    certain = []
+    for event in lines:
+        if not matching([event], *REASONS):
+            certain.append(event)
+    strength: Strength = "likely"
+    if certain and (_on_shm(certain) or small):
+        strength = "proven"
+    return _finding(lines, small, strength)
+
+
+def _bus_error(case: Case) -> Finding | None:
+    """A process died of SIGBUS: it touched a mapped page for which no memory was left."""
+    lines: list[Event] = [
+        e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))
+    ]
+    lines += case.of(SystemFault, what="bus_error")
+    if not lines:
+        return None
+    facts = _small_sizes(case) + facts_below(case, "limits.shm.free", FULL)
+    # a bus error has other reasons as well, such as a file that was cut while it was mapped
+    strength: Strength = "likely"
+    if facts:
+        strength = "proven"
+    return _finding(lines, facts, strength)
+
+
+def _unnamed_errors(case: Case) -> list[Event]:
+    return matching(messages(case), "unhandled system error")
+
+
+def _failed_on_small(case: Case) -> Finding | None:
+    """A job failed in an unnamed system call, or uses shared memory, and there is little of it."""
+    small = _small_sizes(case)
+    vague = _unnamed_errors(case)
     shared = case.of(NcclChannel, via="SHM")
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
-    silent = []
-    if not case.of(NcclWarn):
-        silent = [e for e in vague if "Last error" not in e.text]
-    if silent:
-        return found(
-            ID,
-            "possible",
-            f"{who_of(silent)} failed in a system call that this log does not"
-            " name; the usual reason in a container is a /dev/shm that is too small.",
-            pick(silent),
-            ranks=ranks_in(silent),
-            advice=_advice(64 << 20),
-            next=experiment(case),
-        )
-    risk = CHECK.risk(case)
-    if risk:
-        return risk
-    went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
-    missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
-    return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
+    return None
+
+
+def _unnamed_error(case: Case) -> Finding | None:
+    """A system call of NCCL failed, and the log does not name it."""
+    # with NCCL's warnings the call would be named, and so it is by a last error
+    if case.of(NcclWarn):
+        return None
+    lines = []
+    for event in _unnamed_errors(case):
+        if "Last error" not in event.text:
+            lines.append(event)
+    if not lines:
+        return None
+    return found(
+        ID,
+        "possible",
+        f"{who_of(lines)} failed in a system call that this log does not"
+        " name; the usual reason in a container is a /dev/shm that is too small.",
+        pick(lines),
+        ranks=ranks_in(lines),
+        advice=_advice(TINY),
+        next=experiment(case),
+    )
 
 
 def _shm_errors(case: Case) -> list[Event]:
@@ -150,6 +185,7 @@ def _shm_errors(case: Case) -> list[Event]:
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
+    # a full disk is disk_or_io
     lines += [e for e in case.of(SystemFault, what="no_space") if "/dev/shm" in e.text]
     return lines
 
@@ -169,21 +205,14 @@ def _on_shm(lines: list[Event]) -> bool:
     return bool(matching(lines, "posix_fallocate", "/dev/shm", "shm", "/torch_"))
 
 
-def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
-    ranks = ranks_in(why)
+def _finding(why: list[Event], facts: list[Fact], strength: Strength) -> Finding:
     size = None
     for fact in facts:
+        # what is free changes; the size is what the container was given
         if fact.name.endswith("size"):
             size = fact.value
             break
-    hosts = []
-    for event in why:
-        if event.host:
-            hosts.append(event.host)
-    host = next(
-        iter(hosts + [fact.host for fact in facts if fact.host]),
-        "",
-    )
+    host = first_host(why) or first_host(facts)
     has = ""
     if size:
         has = f", which has {format_bytes(size)}"
@@ -191,15 +220,15 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     if strength == "proven":
         verb = "was refused memory in"
     say = (
-        f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
+        f"{who_of(why)} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
         " exchange data there."
     )
     return found(
         ID,
-        "proven" if strength == "proven" else "likely",
+        strength,
         say,
         pick(why, facts),
-        ranks=ranks,
+        ranks=ranks_in(why),
         hosts=name_hosts(why) or tuple({host} - {""}),
         advice=_advice(size),
     )
@@ -217,6 +246,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         if size <= TINY:
             strength = "likely"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
+    # a large /dev/shm may be full of files that killed jobs left
     elif free is not None and free < FULL:
         if size is None:
             of = ""
@@ -275,16 +305,15 @@ def experiment(case: Case) -> Experiment:
     """Try how much /dev/shm grants, then run the same job without NCCL's shared memory
     transport.
     """
-    without = Experiment(
+    without = experiment_of(
         "Does the job start when NCCL does not use /dev/shm?",
         {"env": {"NCCL_SHM_DISABLE": "1"}},
         {
-            ID: "it starts, slower, over the network transport",
-            "cumem_container": "it starts too, but /dev/shm is large",
-            "driver_too_old": "it fails in the same way",
-            "fd_limit": "it fails in the same way: another system call is refused",
+            ID: ("works", "it starts, slower, over the network transport"),
+            "cumem_container": ("works", "it starts too, but /dev/shm is large"),
+            "driver_too_old": ("same", "it fails in the same way"),
+            "fd_limit": ("same", "it fails in the same way: another system call is refused"),
         },
-        {ID: "works", "cumem_container": "works", "driver_too_old": "same", "fd_limit": "same"},
     )
     return unasked(case, machine(), without)
 
@@ -296,3 +325,4 @@ CHECK = Preflight(
     fine="/dev/shm has room for NCCL and data-loader workers.",
     next=experiment,
 )
+REMEDIES = _advice(None)

@@ -20,10 +20,9 @@ How to be sure
     stuck instead, and this is not the cause.
 
 What to do
-    Take the long phase out of the path of the others: preprocess before the job starts or on all
-    ranks, keep the data position in the checkpoint, evaluate on all ranks, write checkpoints
-    asynchronously.  If the phase must stay, put a monitored barrier with its own long timeout
-    behind it, or raise the timeout of the process group.
+    Preprocess before the job starts or on all ranks, keep the data position in the checkpoint,
+    evaluate on all ranks, write checkpoints asynchronously.  If the phase must stay, put a
+    monitored barrier with its own long timeout behind it.
 
 Read more
     PyTorch: init_process_group(timeout), Flight Recorder tutorial,
@@ -37,7 +36,16 @@ from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
+from ncclkit.analysis.picks import (
+    first_finding,
+    in_order,
+    matching,
+    name_ranks,
+    otherwise,
+    pick,
+    seconds,
+    who_are,
+)
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
@@ -51,11 +59,11 @@ from ncclkit.analysis.rank_states import (
     stopped,
     timeout_of,
 )  # fmt: skip
-from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
+from ncclkit.analysis.steps import NAMES, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
-from ncclkit.causes._resuming import keep_position
+from ncclkit.causes._resuming import advice_for_loader, keep_position
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -77,7 +85,6 @@ from ncclkit.core.kinds import (
     WorkerPhase,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
-from ncclkit.core.text import start
 
 ID = "slow_rank"
 explains = (
@@ -88,38 +95,15 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
-    states = rank_states(case)
-    acquitted = _all_acquitted(case, states)
-    if acquitted:
-        return acquitted
-    for witness in (
-        _missing_in_dumps,
-        _not_begun,
-        _missing_at_barrier,
-        _apart_by_stack,
-        _behind_by_watchdog,
-        _behind_by_ras,
-        _launched_late,
-        *WITNESSES,
-    ):
-        suspicion = witness(case, states)
-        if suspicion:
-            return _finding_of_suspicion(case, states, suspicion)
-    measured = measured_steps(case)
-    if measured and not states.waiting:
-        return _of_steps(case, *measured)
-    if states.waiting:
-        return unknown(
-            ID,
-            "a Flight Recorder dump or a stack of every rank at the moment of the hang",
-            next=experiment(case),
-        )
     at_work = []
     for change in case.of(RasChange):
         if change.data.moved and not change.data.still:
             at_work.append(change)
-    went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
-    return otherwise(
+    ended = rank_states(case).ended
+    went_well = [*ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
+    return first_finding(
+        case, _all_acquitted, _suspected_rank, _late_in_steps, _unseen_rank
+    ) or otherwise(
         ID,
         went_well,
         "No rank timed out waiting for a collective.",
@@ -128,13 +112,35 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
+def _suspected_rank(case: Case) -> Finding | None:
+    """The first sign, the surest first, that names a rank which the others wait for."""
+    states = rank_states(case)
+    for sign in (*SIGNS_OF_CALLS, *WITNESSES):
+        suspicion = sign(case, states)
+        if suspicion:
+            return _finding_of_suspicion(case, states, suspicion)
+    return None
+
+
+def _unseen_rank(case: Case) -> Finding | None:
+    """Ranks wait, and nothing shows which one they wait for."""
+    if not rank_states(case).waiting:
+        return None
+    return unknown(
+        ID,
+        "a Flight Recorder dump or a stack of every rank at the moment of the hang",
+        next=experiment(case),
+    )
+
+
+def _all_acquitted(case: Case) -> Finding | None:
     """What shows at once that no rank was merely late."""
+    states = rank_states(case)
     dead = states.dead
     if dead:
         return clear(
             ID,
-            f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
+            f"{who_are(r for r in dead if r >= 0)} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
     instant = states.instant_timeouts
@@ -147,6 +153,7 @@ def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
     idle = idle_service(case)
     if idle:
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
+    # ranks in different calls wait for ever, however fast they are
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
         return clear(
@@ -158,15 +165,21 @@ def _all_acquitted(case: Case, states: RankStates) -> Finding | None:
 def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     """What a witness says; weaker where the timeout had not passed: a rank may be in time."""
     finding = _finding(case, states, suspicion)
+    # the group had a shorter timeout than was meant: the rank may have been in time
     if finding.strength == "likely" and unreached_timeout(case)[0]:
         return replace(finding, strength="possible")
     return finding
 
 
-def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
+def _late_in_steps(case: Case) -> Finding | None:
     """Found where one rank comes last to the collectives of most steps of a job that goes on; clear
     where none does.
     """
+    measured = measured_steps(case)
+    if measured is None or rank_states(case).waiting:
+        return None
+    times, events = measured
+    # some rank is last in every step; late is one that is last in most
     if times.late is None:
         if len(times.ranks) > 1:
             return clear(
@@ -179,7 +192,7 @@ def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
     waited = max(one.parts["waiting"] for one in times.ranks)
     whole = text.format_time(1e6 * times.seconds)
     say = (
-        f"{start(name_ranks((late.rank,)))} comes last to the collectives of"
+        f"{who_are((late.rank,))} comes last to the collectives of"
         f" {text.percent(late.late)} of the measured"
         f" steps{f', as it spends more on {NAMES[excess]}' if excess else ''}; the others wait for"
         f" it up to {text.format_time(1e6 * waited)} of a step of {whole}."
@@ -202,8 +215,10 @@ def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
     """
     gaps = []
     for event in case.of("flight.missing", "flight.p2p"):
+        # a pair of a running job is send_recv_mismatch, if at all
         if event.kind == "flight.missing" or not event.data.live:
             gaps.append(event)
+    # in a cascade of groups the rank that lags is one that waits in no call itself
     stuck = set()
     for gap in gaps:
         if _awaited_ranks(gap):
@@ -254,6 +269,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
         for event in queue[:1]:
             if event.rank is not None:
                 printed.append(event)
+    # entries of different calls cannot be compared
     if not gaps and len({(event.data.group, event.data.seq) for event in printed}) == 1:
         gpu_states = {}
         for event in printed:
@@ -263,6 +279,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
     why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in behind)]
+    # where most GPUs have not begun, the few that have are the odd ones
     if late and begun and len(late) <= len(begun):
         return "likely", late, why
     return None
@@ -276,6 +293,7 @@ def _awaited_ranks(gap: Event) -> list[int]:
 def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in case.of("gloo.barrier", "c10d.desync"):
+        # gloo asks each rank; torch's report is put together from the store afterwards
         asked = report.kind == "gloo.barrier"
         if asked:
             gone = states.ended
@@ -283,7 +301,10 @@ def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
         else:
             gone = states.ended | states.waiting
             absent = report.data.missing
-        late = [rank for rank in absent or () if rank not in gone]
+        late = []
+        for rank in absent or ():
+            if rank not in gone:
+                late.append(rank)
         if late:
             alive = []
             if asked:
@@ -299,6 +320,7 @@ def _signs_of_life(case: Case, ranks: list[int]) -> list[Event]:
     Empty where a rank may have been dead, or was in another call that waits for a peer.
     """
     signs = stacks(case)
+    # a rank in another call waits for a peer itself
     if any(rank in signs and in_collective(signs[rank].data.frames) for rank in ranks):
         return []
     for event in case.events:
@@ -318,10 +340,15 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     """
     seen = stacks(case)
     gave_up = states.waiting.keys()
+    # a running job was looked at twice, which says more than one stack
     if positions_of_case(case).keys() & seen.keys():
         return None
-    busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
+    busy = []
+    for rank, stack in seen.items():
+        if not in_collective(stack.data.frames):
+            busy.append(rank)
     ended_early = any(e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of(RunEnd))
+    # where most ranks are busy, it is the phase of the job
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
     return (
@@ -338,6 +365,7 @@ def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
     told = [sequence_of(event) for event in states.waiting.values()]
     seqs = [seq for seq in told if seq is not None]
     first_seq = min(seqs, default=0)
+    # counts of another group say nothing of this one
     groups = {_group_of(event) for event in states.waiting.values()} | {None}
     idle = []
     for status in case.of(C10dStatus):
@@ -370,6 +398,7 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     for change in changes:
         for rank in change.data.moved:
             moved.add((change.data.hash, int(rank)))
+    # a launch that waits for other work on its GPU is counted late
     gone = states.waiting.keys() | inside
     for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
@@ -394,6 +423,7 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     limit = min(limits, default=None)
     reported = []
     for e in case.of(FlightLate):
+        # a lag well within the timeout cannot be why it passed
         if limit and e.data.seconds[str(e.data.worst)] > limit / 2:
             reported.append(e)
     if reported:
@@ -404,6 +434,7 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
             entered[rank] = event.time - event.data.ran_ms / 1000
     if len(entered) < 2 or limit is None:
         return None
+    # the median: one early rank must not make all others late
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
     late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
     if late:
@@ -448,7 +479,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
     verb = _how_late(strength, why)
-    who = f"{start(name_ranks(ranks))}{busy} {verb}"
+    who = f"{who_are(ranks)}{busy} {verb}"
     gaps = []
     for gap in why:
         if gap.kind in ("flight.missing", "flight.p2p"):
@@ -496,6 +527,7 @@ def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
     positions = positions_of_case(case)
     if any(positions[rank].moved_bytes for rank in ranks):
         return True
+    # two looks at a healthy pipeline may meet the same lines
     at_work = any(positions[rank].moved for rank in ranks)
     answered = any(event.kind.startswith("ras.") for event in case.events)
     return at_work and answered and gap.data.seq is None and not counted_by_ras(case, ranks)
@@ -510,6 +542,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     if seen[0].condition:
         more = f", {inside(seen[0].condition)}"
     at_work = any(stand.moved for stand in seen)
+    # a rank that moves may come by itself
     moves = ""
     if at_work:
         moves = " (it moves on)"
@@ -534,7 +567,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
             f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
         )
     say = (
-        f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
+        f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
     say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
@@ -629,7 +662,10 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     Empty where no stack shows it.
     """
     late = set(ranks)
-    seen = [stack for rank, stack in stacks(case).items() if rank in late]
+    seen = []
+    for rank, stack in stacks(case).items():
+        if rank in late:
+            seen.append(stack)
     return next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
 
 
@@ -649,6 +685,7 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     shares = {}
     for event in why:
         if event.kind == "telemetry.utilization":
+            # the main thread alone: NCCL's own threads spin whatever the rank does
             shares[event.rank] = event.data.main
     mine = []
     for rank in ranks:
@@ -690,10 +727,14 @@ def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
     many.
     """
     odd = outlying_utilization(case)
+    # a run that was cancelled or done says nothing of who was late
     ended = {e.data.reason for e in case.of(RunEnd)} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
-    others = [event for event in case.of(TelemetryUtilization) if event.rank not in odd]
+    others = []
+    for event in case.of(TelemetryUtilization):
+        if event.rank not in odd:
+            others.append(event)
     return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
@@ -712,6 +753,7 @@ def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
         *case.of(StoreWait),
         *case.of(RunEnd, reason="deadline"),
     ]
+    # a process that died at once is another cause
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if (
         not (missing and waits)
@@ -731,6 +773,7 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
     silent = states.silent
     if (
         not silent
+        # many silent ranks are a log that lacks them
         or len(silent) > max(1, len(states.members) // 4)
         or len(states.waiting) < 2
         or _calls_differ(states)
@@ -744,6 +787,7 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
 
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
+    # compiling, which all ranks do, is timeout_too_short
     phase = startup_phase(case, "data", "skip")
     if phase is None or states.ended or _calls_differ(states) or rank_of(phase) in states.waiting:
         return None
@@ -756,12 +800,16 @@ def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
 
 def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
-    running = [e for e in case.of(StepProgress) if rank_of(e) not in states.waiting]
+    running = []
+    for event in case.of(StepProgress):
+        if rank_of(event) not in states.waiting:
+            running.append(event)
     if not states.waiting or not running or states.ended or _calls_differ(states):
         return None
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
     lone = []
     for e in running:
+        # a loop that takes about as long as the timeout is what the others waited for
         if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit:
             lone.append(e)
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
@@ -784,6 +832,7 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
                 asked.append(event.data.from_rank)
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
+    # ranks in different calls, or in pairs, are other causes
     lone = _calls_differ(states) or only_point_to_point(states.waiting.values())
     if (
         states.waiting
@@ -812,6 +861,16 @@ def _calls_differ(states: RankStates) -> bool:
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 
+SIGNS_OF_CALLS = (
+    _missing_in_dumps,
+    _not_begun,
+    _missing_at_barrier,
+    _apart_by_stack,
+    _behind_by_watchdog,
+    _behind_by_ras,
+    _launched_late,
+)
+"""What counts or shows the calls of single ranks, in the order in which it is asked."""
 WITNESSES = (
     _outlying_by_load,
     _never_begun,
@@ -820,4 +879,5 @@ WITNESSES = (
     _loop_under_way,
     _symptom_alone,
 )
-"""In the order in which they are asked."""
+"""What hints at a rank where no call of it is known; asked after those, in this order."""
+REMEDIES = (*_advice(Case(), (), ""), advice_for_loader("", why=""))

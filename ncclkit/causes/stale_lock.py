@@ -20,9 +20,8 @@ How to be sure
     while no process runs ninja or nvcc: `find ~/.cache/torch_extensions -name lock -mmin +30`.
 
 What to do
-    Remove the lock file, or the folder of that extension so that it is compiled anew; compile once
-    before the job starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of
-    each node.
+    Or remove the folder of that extension, so that it is compiled anew; compile once before the job
+    starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of each node.
 
 Read more
     https://github.com/pytorch/pytorch/blob/main/torch/utils/file_baton.py
@@ -38,21 +37,23 @@ from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    first_finding,
     in_order,
     name_hosts,
     name_ranks,
     of_job_hosts,
-    on,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
-from ncclkit.core.text import format_age, start
+from ncclkit.core.text import format_age
 
 ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
@@ -68,20 +69,6 @@ def diagnose(case: Case) -> Finding:
 
     A lock file in the cache of a host.
     """
-    lines = case.of("stack", "python.exception")
-    waits = []
-    for event in lines:
-        if any(str(f.get("file")).endswith(WAITS) for f in event.data.frames or ()):
-            waits.append(event)
-    compiles = []
-    for event in lines:
-        if any(COMPILES.match(str(f.get("func"))) for f in event.data.frames or ()):
-            compiles.append(event)
-    if waits and compiles:
-        who = who_of(compiles)
-        return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
-    if waits:
-        return _finding(case, waits)
     missing = (
         "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or"
         " software.torch.locks"
@@ -91,12 +78,43 @@ def diagnose(case: Case) -> Finding:
         *case.of(NcclDestroy),
         *stacks(case).values(),
     ]
-    return CHECK.risk(case) or CHECK.otherwise(
+    return first_finding(case, _owner_at_work, _waits_for_lock, CHECK.risk) or CHECK.otherwise(
         case, went_well, "No rank waits for a lock file.", missing
     )
 
 
-def _finding(case: Case, waits: list[Event]) -> Finding:
+def _lines_with_frames(case: Case) -> list[Event]:
+    return case.of("stack", "python.exception")
+
+
+def _waits(case: Case) -> list[Event]:
+    """Stacks of ranks that wait for the lock."""
+    waits = []
+    for event in _lines_with_frames(case):
+        if any(str(frame.get("file")).endswith(WAITS) for frame in event.data.frames or ()):
+            waits.append(event)
+    return waits
+
+
+def _owner_at_work(case: Case) -> Finding | None:
+    """A rank waits for the lock while another one compiles and holds it: nothing is stale."""
+    compiles = []
+    for event in _lines_with_frames(case):
+        # only the rank that holds the lock runs these functions
+        if any(COMPILES.match(str(frame.get("func"))) for frame in event.data.frames or ()):
+            compiles.append(event)
+    waits = _waits(case)
+    if waits and compiles:
+        say = f"{who_of(compiles)} compiles and holds the lock."
+        return clear(ID, say, (compiles[0], waits[0]))
+    return None
+
+
+def _waits_for_lock(case: Case) -> Finding | None:
+    """A rank waits for the lock, and nobody is seen to compile."""
+    waits = _waits(case)
+    if not waits:
+        return None
     states = rank_states(case)
     locks = of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest_lock(locks)
@@ -109,12 +127,16 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
         *ranks,
     }
     strength: Strength = "likely"
+    # a lock that is hours old has no owner at work, whoever cannot be seen
     if blind and age < HOUR:
         strength = "possible"
     at_the_lock = set(ranks)
-    others = [rank for rank in states.waiting if rank not in at_the_lock]
+    others = []
+    for rank in states.waiting:
+        if rank not in at_the_lock:
+            others.append(rank)
     say = (
-        f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++"
+        f"{who_are(ranks, waits[0].host)} waited for the lock of a C++"
         f" extension{_place_of_load(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
@@ -136,6 +158,7 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
 
 def _place_of_load(wait: Event) -> str:
     """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
+    # the program's own line tells which extension it is
     frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
     if frame and is_own(frame):
         return f" ({place(frame)})"
@@ -156,6 +179,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
+        # the oldest lock is the least likely to have a living owner
         path, age = _oldest_lock([fact])
         more = ""
         if len(fact.value) > 1:
@@ -204,15 +228,17 @@ FRESH = "/tmp/torch_extensions"
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with an empty folder for its extensions."""
-    return Experiment(
+    return experiment_of(
         "Does the same job start when its extensions are compiled into an empty folder?",
         {"env": {"TORCH_EXTENSIONS_DIR": FRESH}},
         {
-            ID: "it does: the empty folder holds no lock",
-            "slow_rank": "it fails as before: the rank is late for another reason",
-            "timeout_too_short": "it fails as before: compiling takes longer than the limit",
+            ID: ("works", "it does: the empty folder holds no lock"),
+            "slow_rank": ("same", "it fails as before: the rank is late for another reason"),
+            "timeout_too_short": (
+                "same",
+                "it fails as before: compiling takes longer than the limit",
+            ),
         },
-        {ID: "works", "slow_rank": "same", "timeout_too_short": "same"},
     )
 
 
@@ -223,3 +249,4 @@ CHECK = Preflight(
     fine="The folder of torch's extensions holds no lock file.",
     next=experiment,
 )
+REMEDIES = _advice("")

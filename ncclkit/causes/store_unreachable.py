@@ -18,8 +18,7 @@ How to be sure
     means that no process listens; no answer means a firewall or a wrong route.
 
 What to do
-    Use an address of the first node that the others can reach, open the port between the nodes,
-    start the first node first or raise the store timeout, and give the same endpoint to every node.
+    Open the port between the nodes; start the first node first, or raise the store timeout.
 
 Read more
     PyTorch docs: torchrun rendezvous, TCPStore.  torch.distributed environment variables
@@ -84,9 +83,16 @@ def diagnose(case: Case) -> Finding:
 
     A name that does not resolve is another cause.
     """
+    return first_finding(case, _unreached_store, _not_ours, _no_family, _closed_port) or _all_met(
+        case
+    )
+
+
+def _unreached_store(case: Case) -> Finding | None:
+    """A client of the store could not connect."""
     lines = _refused_connections(case)
     if not lines:
-        return first_finding(case, _not_ours, _no_family, _closed_port) or _all_met(case)
+        return None
     named = []
     for e in lines:
         if isinstance(e.data, Endpoint) and e.data.host:
@@ -109,26 +115,9 @@ def diagnose(case: Case) -> Finding:
         within = f" within {seconds(told.timeout_ms)}"
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
-    local = re.match(r"127\.|localhost$", str(host or ""))
-    tried = all(event.kind == "store.retry" for event in lines)
-    own_name = case.of(SystemFault, what="own_name")
-    unresolved = case.of(SystemFault, what="unresolved")
-    unknown = unresolved or [e for e in own_name if host and host in e.text]
-    doubt = case.of(StoreResolve, StoreBind) or unknown or local or not host or tried
-    dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
-        ranks_in(lines)
-    )  # one of them may have held the store
-    strength = "proven"
-    if doubt or (dead and ranks_in(lines)):
-        strength = "likely"
-    met = _met_before(case, lines[0])
-    # the job was started again after a hang
-    weak: Strength = "likely"
-    if met and not doubt:
-        weak = "possible"
     return found(
         ID,
-        "proven" if strength == "proven" and not met else weak,
+        _strength_of_refusal(case, lines, host),
         say,
         pick(lines, case.of(StoreResolve), limit=6),
         ranks=ranks_in(lines),
@@ -137,6 +126,30 @@ def diagnose(case: Case) -> Finding:
         advice=(*_other_endpoint(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
+
+
+def _strength_of_refusal(case: Case, lines: list[Event], host: str) -> Strength:
+    # a name that leads nowhere or astray, or a port that was taken, is another cause's
+    own_name = case.of(SystemFault, what="own_name")
+    misled = []
+    for event in own_name:
+        if host and host in event.text:
+            misled.append(event)
+    unresolved = case.of(SystemFault, what="unresolved")
+    other_reason = case.of(StoreResolve, StoreBind) or unresolved or misled
+    local = re.match(r"127\.|localhost$", host)
+    # a client that still tries may yet succeed
+    only_tried = all(event.kind == "store.retry" for event in lines)
+    doubt = other_reason or local or not host or only_tried
+    # the job was started again after a hang
+    if _met_before(case, lines[0]):
+        return "likely" if doubt else "possible"
+    # one of them may have held the store
+    reporting = set(ranks_in(lines))
+    dead = {rank for rank in rank_states(case).dead if rank >= 0} - reporting
+    if doubt or (dead and reporting):
+        return "likely"
+    return "proven"
 
 
 def _met_before(case: Case, first: Event) -> list[Event]:
@@ -193,9 +206,11 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
     for rows in known.get(asking, {}).values():
         for one in rows:
             own.add(one.network)
+    # an address that several hosts have, or none, tells nothing of a network
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held
+    # they share a network: then a port or a route is closed
     same = {one.network for one in known[there][name]} & own
     if same:
         return ""
@@ -206,6 +221,7 @@ def _other_endpoint(case: Case, host: str, port: object, foreign: bool) -> tuple
     """Advice to use the first host's address in the network that joins all hosts, or another port
     of that address.
     """
+    # only an address that all hosts reach by their facts is worth naming
     joined = shared_network(case)
     there = next((name for name, _ in holders(case, host)), host)
     if there not in joined or not is_whole(str(port)):
@@ -250,6 +266,7 @@ def _not_ours(case: Case) -> Finding | None:
         " this address: it "
     )
     say += "belongs to another host, or to a network that does not exist there."
+    # the endpoint itself is wrong: to try to reach it would be no use
     advice = _advice(host, port)[::-1]
     return found(
         ID,
@@ -295,6 +312,7 @@ def _closed_port(case: Case) -> Finding | None:
     others = "and neither does any other port"
     if first.ephemeral == "open":
         others = "while another port there is open"
+    # another address of the host answers, so nothing can be said of all its ports
     if first.ephemeral != "open" and first.reached:
         others = ""
     else:
@@ -354,3 +372,6 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Check whether the ranks can meet."""
     return meeting(case)
+
+
+REMEDIES = _advice(None, None)

@@ -146,6 +146,7 @@ class JobSummary:
         if self.ended <= self.started:
             return f"{first} UTC"
         day, clock = last.split()
+        # a job within one day needs the date once
         if first.startswith(day):
             until = clock
         else:
@@ -225,6 +226,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     scope = last_run_of(case)
     base = _base_folder(case)
     first = None
+    # the findings of another verdict are mere risks
     if diagnosis.verdict in ("found", "slow"):
         first = next(iter(diagnosis.findings), None)
     read_ranks = _evidence_read(scope)
@@ -312,6 +314,7 @@ def _deciding_line(finding: Finding, base: str) -> CitedLine:
         return _cited_line(finding.evidence[0], base)
     named = re.compile(rf"\branks? (?:[\d, -]*[, -])?(?:{'|'.join(map(str, ranks))})\b")
     pieces = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    # the culprit's own line says more to a reader than that of a victim
     own = None
     for piece in pieces:
         if piece.rank in ranks or named.search(piece.text):
@@ -323,6 +326,7 @@ def _deciding_line(finding: Finding, base: str) -> CitedLine:
     )
     head, *rest = line.text.splitlines() or [""]
     hits = [one for one in rest if named.search(one)]
+    # a short text, or a traceback, is read as a whole
     if len(rest) < LINES or not hits or TRACE in line.text:
         return line
     return replace(line, text="\n".join([head, *hits]))
@@ -407,6 +411,7 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
     known = diagnosis.job
     times = []
     for event in case.events:
+        # the kernel's log and our tests may be of another day
         if event.time is not None and not event.kind.startswith(OUTSIDE):
             times.append(event.time)
     versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
@@ -425,6 +430,7 @@ def _job_id(case: Case) -> str:
     job_lines = []
     for event in case.of(SlurmEvent):
         job_lines.append(event.text)
+    # Slurm puts its number into the name of the log
     texts = [str(row["path"]) for row in case.inputs] + job_lines
     found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
     if found:
@@ -449,6 +455,7 @@ def _command_of_job(case: Case) -> str:
             outermost = frames[-1:]
         else:
             outermost = frames[:1]
+        # only the script that was started stands at the very outside
         if outermost and outermost[0].get("func") == "<module>" and is_own(outermost[0]):
             return str(outermost[0]["file"])
     return ""
@@ -500,6 +507,7 @@ def _missing_evidence(
 
 def _earlier_attempts(case: Case, scope: Case) -> list[str]:
     """Up to which line a log is about an earlier job or attempt, which is not judged."""
+    # by identity: equal lines of two attempts are two events
     kept = {id(event) for event in scope.events}
     last = dict[str, Event]()
     for event in case.events:
@@ -543,6 +551,7 @@ def _tested_in_words(case: Case) -> str:
         f"the {'GPUs' if gpus else 'CPU'} of"
         f" {'one host' if last.hosts == 1 else f'{last.hosts} hosts'}"
     )
+    # a test over gloo, or on one host, must not be taken for a test of what it left out
     silent = " or ".join(["GPUs"] * (not gpus) + ["other hosts"])
     over = f"{text.plural(last.ranks, 'rank')} over {'NCCL' if gpus else last.backend} on {where}"
     return f"{over}: says nothing about {silent}"
@@ -555,6 +564,7 @@ def _next_evidence(
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)
     wanted = []
+    # such an error resembles everything: the reason stands above it, or was not logged
     if diagnosis.says_no_reason:
         wanted.append(
             "The lines above this error, of every rank: the first `NCCL WARN` names the call that"
@@ -584,6 +594,7 @@ def _command_to_reproduce(case: Case) -> str:
     The logs as they were named, the case folder, or the inputs' folder.
     """
     logs = str(case.about.get("logs") or "")
+    # what was pasted has no path that could be read again
     if "\n" in logs or logs.startswith("lines that"):
         given = []
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncclkit.causes import catalogue, page
+from ncclkit.causes import catalogue, page, what_to_do
 from ncclkit.causes.differential import Differential, Suspect
 from ncclkit.causes.looks.record import Look
 from ncclkit.causes.resemblance import LEAST, MOST, SAYS, SHOWN, Text, weights
@@ -34,11 +34,12 @@ def suspect_finding(
     signs: the lines that say failure or complaint.
     """
     look = look_advice(suspect.look)
+    # a rule has read the very lines: it says more than a count
     if by_rule is not None:
         return replace(by_rule, advice=(look, *by_rule.advice))
     about = page(suspect.cause)
     advice = Advice(
-        " ".join(about["What to do"].split()),
+        what_to_do(suspect.cause),
         why="Nothing in the evidence proves it yet.",
         check=" ".join(about["How to be sure"].split()),
         risk="It may be another cause: look first, then change one thing.",

@@ -40,6 +40,8 @@ def names_with_suspects(
         return findings, None
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]
+    # a rule that is sure needs no suspects, and naming them for a sound job would accuse every
+    # healthy excerpt
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or went_well(case):
         return findings, None
     known = {finding.cause: finding for finding in findings}
@@ -71,12 +73,16 @@ def _names_suspects(
     """Whether a text says clearly enough that a job failed, by its symptom or by what
     it resembles.
     """
+    # a benchmark that missed its target did not fail
     if all(is_short_of_target(line.text) for line in against.lines):
         return False
+    # an error in a text weighs more than its likeness to healthy ones, so there it takes a clear
+    # one
     if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
         return False
     if suspects.seen and resemblance.is_topic(case):
         return True
+    # "RuntimeError: NCCL error" resembles everything
     only_errors = not (against.failures or against.complaints or against.stacks)
     if only_errors and not resemblance.comparable(against.errors):
         return False
@@ -103,6 +109,7 @@ def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
         for piece in finding.evidence
         if isinstance(piece, Event) and piece.kind == "python.exception"
     ]
+    # NameError and its like are of the program alone, whatever the text resembles
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if (
         not sign

@@ -15,8 +15,8 @@ How to be sure
     there is never any progress it is a hang, and a longer timeout only hides it.
 
 What to do
-    Set the timeout above the longest legitimate phase (twice its measured time), or give that phase
-    a group of its own with a long timeout and keep the short one for training.
+    The timeout must exceed the longest legitimate phase: twice its measured time.  Or give that
+    phase a group of its own with a long timeout, and keep the short one for training.
 
 Read more
     PyTorch docs: init_process_group(timeout), new_group(timeout).
@@ -25,7 +25,6 @@ Read more
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.picks import (
@@ -45,6 +44,7 @@ from ncclkit.analysis.rank_states import (
     startup_phase,
     timeout_of,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, RunEnd, Stack, StepProgress, WorkerPhase
@@ -63,36 +63,55 @@ def diagnose(case: Case) -> Finding:
 
     A timeout well below the default; and no rank died.
     """
-    states = rank_states(case)
-    if states.dead:
-        return clear(
-            ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2]
-        )
-    if states.instant_timeouts:
-        return _instant_timeout(case, states.instant_timeouts)
-    proof = []
-    for kind in PROOF:
-        for event in case.of(kind):
-            proof.append(event)
-    went_well = [*states.ended.values(), *case.of(NcclDestroy), *proof]
-    if proof:
-        finding = None
-    else:
-        finding = first_finding(
-            case,
-            _own_deadline,
-            _compiling_ranks,
-            _idle_server,
-            _unreached_setting,
-            _short_timeout,
-            _default_timeout,
-        )
-    return finding or otherwise(
+    went_well = [*rank_states(case).ended.values(), *case.of(NcclDestroy)]
+    return first_finding(
+        case,
+        _rank_died,
+        _instant_timeout,
+        _explained_otherwise,
+        _own_deadline,
+        _compiling_ranks,
+        _idle_server,
+        _unreached_setting,
+        _short_timeout,
+        _default_timeout,
+    ) or otherwise(
         ID,
         went_well,
-        "No collective reached a timeout that was too short.",
+        NONE_TOO_SHORT,
         "the timeout that is set, and the time of the longest phase",
     )
+
+
+NONE_TOO_SHORT = "No collective reached a timeout that was too short."
+
+
+def _rank_died(case: Case) -> Finding | None:
+    dead = rank_states(case).dead
+    if dead:
+        say = "A rank died; more time would not have helped."
+        return clear(ID, say, tuple(dead.values())[:2])
+    return None
+
+
+def _better_reasons(case: Case) -> list[Event]:
+    """What says by itself why the collective did not end."""
+    reasons: list[Event] = []
+    for kind in PROOF:
+        reasons.extend(case.of(kind))
+    return reasons
+
+
+def _explained_otherwise(case: Case) -> Finding | None:
+    """Something shows which rank was missing or which calls differed: time was not the matter."""
+    if not _better_reasons(case):
+        return None
+    went_well = [
+        *rank_states(case).ended.values(),
+        *case.of(NcclDestroy),
+        *_better_reasons(case),
+    ]
+    return clear(ID, NONE_TOO_SHORT, tuple(went_well[:3]))
 
 
 WATCHDOG_MS = 100
@@ -100,12 +119,14 @@ WATCHDOG_MS = 100
 out."""
 
 
-def _instant_timeout(case: Case, waits: Sequence[Event]) -> Finding:
+def _instant_timeout(case: Case) -> Finding | None:
     """The timeout is so short that a healthy collective exceeds it.
 
     It is the reason, not a rank.
     """
-    lines = in_order(waits)
+    lines = in_order(rank_states(case).instant_timeouts)
+    if not lines:
+        return None
     limit = lines[0].data.timeout_ms
     who = who_of(lines)
     say = (
@@ -114,6 +135,7 @@ def _instant_timeout(case: Case, waits: Sequence[Event]) -> Finding:
     )
     advice = raise_timeout(case, "A timeout in milliseconds was probably meant as one in seconds.")
     strength: Strength = "likely"
+    # the watchdog looks less often than that
     if limit < WATCHDOG_MS:
         strength = "proven"
     return found(ID, strength, say, pick(lines), advice=advice or (MEASURE,), next=experiment(case))
@@ -133,6 +155,7 @@ def _own_deadline(case: Case) -> Finding | None:
         or rank_states(case).waiting
     ):
         return None
+    # all at one size: the test was under way, not stuck
     sizes = {e.data.bytes or e.data.step for e in last.values()}
     at = ""
     if len(sizes) == 1 and None not in sizes:
@@ -199,6 +222,7 @@ PING = Advice(
 
 def _unreached_setting(case: Case) -> Finding | None:
     """A longer timeout was set elsewhere, and the group that timed out did not get it."""
+    # a new group takes the backend's default and not its parent's timeout
     short, raised = unreached_timeout(case)
     if not short:
         return None
@@ -240,7 +264,11 @@ CACHE = Advice(
 def _short_timeout(case: Case) -> Finding | None:
     """The timeout is far below the default."""
     waits = in_order(rank_states(case).waiting.values())
-    lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
+    # half of the default: somebody chose it
+    lines = []
+    for event in waits:
+        if (timeout_of(event) or DEFAULT_MS) < SHORT_MS:
+            lines.append(event)
     if not lines:
         return None
     who = who_of(lines)
@@ -254,7 +282,11 @@ def _short_timeout(case: Case) -> Finding | None:
         MEASURE,
     )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
-    moving = [e for e in case.of(StepProgress) if e.line > first_line.get(e.path, math.inf)]
+    # steps below the timeout in the same file: the job went on
+    moving = []
+    for e in case.of(StepProgress):
+        if e.line > first_line.get(e.path, math.inf):
+            moving.append(e)
     strength: Strength = "possible"
     if moving:
         strength = "likely"
@@ -273,10 +305,14 @@ def _default_timeout(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have
     completed.
     """
-    lines = [e for e in in_order(rank_states(case).waiting.values()) if op_of(e)]
+    lines = []
+    for event in in_order(rank_states(case).waiting.values()):
+        if op_of(event):
+            lines.append(event)
     if (
         not lines
         or case.of(Stack)
+        # where all ranks are inside, or in pairs, waiting longer ends nothing
         or all_waiting(case, rank_states(case))
         or only_point_to_point(lines)
     ):
@@ -293,24 +329,28 @@ def _default_timeout(case: Case) -> Finding | None:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with a longer timeout and watch for progress."""
-    return Experiment(
+    return experiment_of(
         "Does the step of a small job end by itself when its collectives may take four times as"
         " long?",
         {"timeout": 4},
         {
-            ID: "it ends",
-            "slow_rank": "one rank is late again, whether or not the others wait for it now",
-            "rank_divergence": "no rank makes progress",
-            "send_recv_mismatch": "no rank makes progress",
-            "p2p_broken": "no rank makes progress",
-            "network_loss": "no rank makes progress",
-        },
-        {
-            ID: "works",
-            "slow_rank": "named",
-            "rank_divergence": "same",
-            "send_recv_mismatch": "same",
-            "p2p_broken": "same",
-            "network_loss": "same",
+            ID: ("works", "it ends"),
+            "slow_rank": (
+                "named",
+                "one rank is late again, whether or not the others wait for it now",
+            ),
+            "rank_divergence": ("same", "no rank makes progress"),
+            "send_recv_mismatch": ("same", "no rank makes progress"),
+            "p2p_broken": ("same", "no rank makes progress"),
+            "network_loss": ("same", "no rank makes progress"),
         },
     )
+
+
+REMEDIES = (
+    MEASURE,
+    *raise_timeout(Case(), "It must exceed the longest legitimate phase of any rank."),
+    EACH_GROUP,
+    CACHE,
+    PING,
+)

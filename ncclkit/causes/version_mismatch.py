@@ -17,8 +17,7 @@ How to be sure
     every node.
 
 What to do
-    One container image or environment for all nodes; remove the second libnccl from
-    LD_LIBRARY_PATH, or import torch first.
+    Remove the second libnccl from LD_LIBRARY_PATH, or import torch first.
 
 Read more
     PyTorch release notes: bundled NCCL versions.  ld.so(8): search order.
@@ -44,6 +43,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     without,
 )
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
@@ -110,6 +110,7 @@ def _reported_mismatch(case: Case) -> Finding | None:
             brought[int(rank)] = _version_of_code(int(code))
     if not lines:
         return None
+    # the minority first: it is what somebody changed, or forgot
     having = sorted((count, version) for version, count in Counter(brought.values()).items())
     say = "NCCL reports that the ranks run different NCCL versions."
     odd = set(ranks_in(lines))
@@ -124,6 +125,7 @@ def _reported_mismatch(case: Case) -> Finding | None:
         (fewest, _), (most, usual) = having[0], having[-1]
         odd = set()
         for rank in brought:
+            # equal camps are both named
             if fewest == most or brought[rank] != usual:
                 odd.add(rank)
     own = [event for event in lines if event.rank in odd]
@@ -148,6 +150,7 @@ def _unfit_library(case: Case) -> Finding | None:
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
+    # torch calls functions that only a newer libnccl has
     clash = name.startswith(("nccl", "pnccl"))
     loader = "A library is missing, or its version does not fit the program"
     say = f"{loader}: {_loader_message(lines[0])}."
@@ -216,6 +219,7 @@ def _loaded_differently(case: Case) -> Finding | None:
         for name, version in event.data.loaded.items():
             having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
     apart = {name: groups for name, groups in having.items() if len(groups) > 1}
+    # releases may differ and still fit
     if not apart or not failed(case):
         return None
     name, groups = max(apart.items(), key=lambda item: -sum(map(len, item[1].values())))
@@ -227,6 +231,7 @@ def _loaded_differently(case: Case) -> Finding | None:
         for version, ranks in (odd, *others)
     ]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
+    # DDP's own comparison shows that the releases do differ in what counts
     checked = model_mismatch(case)
     say += ", and DDP found that their models differ." if checked else "."
     other_hosts: set[str] = set()
@@ -277,23 +282,27 @@ def _one_release(name: str, version: str) -> Advice:
 
 def _one_host() -> Experiment:
     """Run as many ranks on one host, which has one release only."""
-    return Experiment(
+    return experiment_of(
         "Do as many ranks build the same model on one host alone, where all of them load the same"
         " releases?",
         {"hosts": 1},
         {
-            ID: "they do: the hosts differ, not the ranks",
+            ID: ("works", "they do: the hosts differ, not the ranks"),
             "rank_divergence": (
-                "they fail in the same way: the program itself differs between ranks"
+                "same",
+                "they fail in the same way: the program itself differs between ranks",
             ),
-            "rank_exception": "they fail in the same way: the program is wrong on any host",
+            "rank_exception": (
+                "same",
+                "they fail in the same way: the program is wrong on any host",
+            ),
         },
-        {ID: "works", "rank_divergence": "same", "rank_exception": "same"},
     )
 
 
 def _different_libraries(case: Case) -> Finding | None:
     """Hosts whose ranks would load different versions; the minority is named first."""
+    # NCCL first: it is what refuses
     for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
         having: dict[str, list[Fact]] = {}
         for fact in case.facts_of(name):
@@ -313,6 +322,7 @@ def _different_libraries(case: Case) -> Finding | None:
                 few.extend(facts)
             hosts = tuple(sorted(known_hosts(few)))
             named = {event.host.partition(".")[0] for event in case.events}
+            # hosts that left no line may not be of the job that failed
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
             strength: Strength = "likely"
             if failed(case) and elsewhere:
@@ -344,6 +354,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
         and own is not None
         and _minor_release(wins["version"]) < _minor_release(own)
     )
+    # an older copy lacks functions; a newer one was only never tested
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
     strength: Strength = "possible"
@@ -374,6 +385,7 @@ def _garbled_message(case: Case) -> Finding | None:
     lines = matching(
         messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received"
     )
+    # the address line has another reason as well: no interface (ifname_not_found)
     structs = [e for e in lines if "neither" not in e.text]
     if not structs and (not lines or not case.of(NcclBootstrap)):
         return None
@@ -415,17 +427,16 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with the libraries that torch ships."""
-    return Experiment(
+    return experiment_of(
         "Does the job start when torch finds its own libraries, without LD_PRELOAD and"
         " LD_LIBRARY_PATH?",
         {"unset": ["LD_PRELOAD", "LD_LIBRARY_PATH"]},
         {
-            ID: "it starts",
-            "net_plugin": "it starts: the plugin is not found any more",
-            "driver_too_old": "it fails in the same way",
-            "rank_exception": "it fails in the same way",
+            ID: ("works", "it starts"),
+            "net_plugin": ("works", "it starts: the plugin is not found any more"),
+            "driver_too_old": ("same", "it fails in the same way"),
+            "rank_exception": ("same", "it fails in the same way"),
         },
-        {ID: "works", "net_plugin": "works", "driver_too_old": "same", "rank_exception": "same"},
     )
 
 
@@ -437,3 +448,4 @@ CHECK = Preflight(
     also=("software.nccl.built",),
     next=experiment,
 )
+REMEDIES = (*_advice(), _one_release("<package>", "<version>"))

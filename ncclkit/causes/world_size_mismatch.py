@@ -16,9 +16,7 @@ How to be sure
     WORLD_SIZE, LOCAL_RANK, MASTER_ADDR.
 
 What to do
-    Start all ranks through one launcher (torchrun with equal --nnodes and --nproc-per-node on every
-    node, or srun), do not set RANK and WORLD_SIZE by hand, and look at the node that never joined:
-    its own first error is the cause.
+    Do not set RANK and WORLD_SIZE by hand; srun alone may start all ranks as well.
 
 Read more
     PyTorch docs: torchrun, environment variable initialization.
@@ -33,6 +31,7 @@ from dataclasses import replace
 from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import (
     family,
+    first_finding,
     in_order,
     initialized,
     matching,
@@ -43,6 +42,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_are,
     who_of,
 )
 from ncclkit.analysis.rank_states import LARGEST, rank_states
@@ -84,7 +84,8 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (
+    finding = first_finding(
+        case,
         _bootstrap_mismatch,
         _clients_mismatch,
         _unset_variable,
@@ -95,12 +96,12 @@ def diagnose(case: Case) -> Finding:
         _never_started,
         _waits_uncounted,
         _no_slots,
-    ):
-        finding = witness(case)
-        if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
-            if can_simulate_again(case):
-                return replace(finding, next=None)
-            return finding
+    )
+    if finding and can_simulate_again(case):
+        # with one launcher per host the launchers' own numbers may be wrong
+        return replace(finding, next=None)
+    if finding:
+        return finding
     went_well = initialized(case)
     went_well += [
         *case.of(C10dTimeout),
@@ -115,6 +116,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _bootstrap_mismatch(case: Case) -> Finding | None:
+    # a truncated message is two releases of NCCL (version_mismatch)
     lines = [e for e in family(case, "bootstrap_mismatch") if "truncated" not in e.text] + matching(
         messages(case),
         "mismatch in rank count",
@@ -147,18 +149,34 @@ def _other_sizes(case: Case) -> list[Event]:
 
     Empty where there is no majority.
     """
-    starts = [e for e in case.of(NcclInit, phase="start") if e.data.comm_id]
+    # before 2.16 NCCL names no communicator, and sub-groups have other sizes rightly
+    starts = []
+    for event in case.of(NcclInit, phase="start"):
+        if event.data.comm_id:
+            starts.append(event)
+    # where we started the ranks their number is known, and no vote is needed
     plans = _worker_plans(case)
     if plans:
         return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
+    # a vote within each communicator, as groups of one job have different sizes
     sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
+    # the most frequent size of a communicator stands first in its list and so last in the reversed
+    # one: it is what stays in the dict
     most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
+    # less than half of the largest camp: of two equal camps nobody can say which one is wrong
     return [e for e in starts if 2 * sizes[e.data.comm_id, e.data.nranks] < most[e.data.comm_id]]
 
 
 def _clients_mismatch(case: Case) -> Finding | None:
-    reported = [e for e in case.of(StoreClients) if None not in (e.data.joined, e.data.expected)]
-    lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
+    reported = []
+    for event in case.of(StoreClients):
+        if None not in (event.data.joined, event.data.expected):
+            reported.append(event)
+    # a number beyond every cluster was misread from a damaged line
+    lines = []
+    for e in reported:
+        if e.data.joined < e.data.expected <= LARGEST:
+            lines.append(e)
     many = [e for e in reported if e.data.joined > e.data.expected]
     if many:
         joined, expected = many[-1].data.joined, many[-1].data.expected
@@ -172,6 +190,7 @@ def _clients_mismatch(case: Case) -> Finding | None:
     joined, expected = lines[-1].data.joined, lines[-1].data.expected
     missing = _absent_ranks(case, expected)
     who = ""
+    # only then do the silent ranks and the count agree; else some rank merely logs nothing
     if missing and len(missing) == expected - joined:
         who = f"; {name_ranks(missing)} left no line here"
     limit = lines[-1].data.timeout_s
@@ -179,7 +198,10 @@ def _clients_mismatch(case: Case) -> Finding | None:
         f"Only {joined} of {expected} processes joined the"
         f" job{f' within {limit} s' if limit else ''}{who}."
     )
+    # our own launchers report that they were started, one line each
     launched = case.of(WorkerPhase, phase="launch")
+    # a launcher that was started here and joined did what it should: the one that counts expects
+    # too many
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
         say = (
@@ -204,6 +226,7 @@ def _ended_tasks(case: Case, joined: int) -> list[Event]:
     for e in ended:
         for number in re.findall(r"\d{1,6}", str(e.data.task)):
             reported.add(int(number))
+    # Slurm numbers its tasks from 0, so these are all that it had started
     if reported and min(reported) == 0 and max(reported) == joined - 1:
         return ended
     return []
@@ -288,6 +311,7 @@ def _roster_mismatch(case: Case) -> Finding | None:
     if (
         not announced
         or initialized(case)
+        # ranks that work have met, and those that are started again announce themselves again
         or case.of("progress", "nccltests.table", "elastic.restart", "job.done")
     ):
         return None
@@ -299,6 +323,7 @@ def _roster_mismatch(case: Case) -> Finding | None:
     count = Counter[int]()
     world = max(worlds, default=0)
     for event in named:
+        # equal lines are one event with a count
         count[event.data.number or 0] += event.count
     if len(worlds) > 1:
         sizes = " and ".join(map(str, sorted(worlds)))
@@ -312,13 +337,15 @@ def _roster_mismatch(case: Case) -> Finding | None:
         beyond = tuple(sorted(rank for rank in count if rank >= world))
         return _finding(
             "likely",
-            f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.",
+            f"{who_are(beyond)} cannot be in a job of {world} ranks.",
             named,
             beyond,
         )
     twice = tuple(sorted(rank for rank in count if count[rank] > 1))
+    # one rank that says it twice may log to two handlers; all of them do not
     if not twice or len(twice) < len(count):
         return None
+    # MPI programs and scripts that greet alone announce rank 0 rightly, in one process
     if twice == (0,) and (len({e.pid for e in named}) > 1 or world == 1):
         say = (
             f"Each of {count[0]} processes announces itself as rank 0: none knows of the others"
@@ -326,8 +353,7 @@ def _roster_mismatch(case: Case) -> Finding | None:
         )
         return _finding("likely", say, named, (0,))
     say = (
-        f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more"
-        " than once"
+        f"{who_are(twice)} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
     )
     missing = tuple(rank for rank in range(world) if rank not in count)
     if count.total() == world and missing:
@@ -340,6 +366,7 @@ def _beyond_world(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
     world = rank_states(case).world
     for event in case.of(StoreWait):
+        # gloo asks the store for the address of each peer under such a key
         peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.keys or ""))
         if world and peer and int(peer[1]) >= world:
             who = name_ranks(ranks_in([event]))
@@ -362,7 +389,10 @@ def _worker_plans(case: Case) -> list[Event]:
 
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
-    inits = [e for e in case.of(NcclInit) if not e.data.parent]
+    inits = []
+    for e in case.of(NcclInit):
+        if not e.data.parent:
+            inits.append(e)
     started = set()
     for event in inits:
         if event.data.phase == "start" and isinstance(event.data.rank, int):
@@ -370,6 +400,7 @@ def _never_started(case: Case) -> Finding | None:
     done = [e for e in inits if e.data.phase == "done"]
     size = max((size for e in inits if (size := e.data.nranks or 0) <= LARGEST), default=0)
     waited = case.of(StoreWait, C10dUniqueId)
+    # a single line may be an excerpt
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None
     missing = tuple(rank for rank in range(size) if rank not in started)
@@ -386,6 +417,7 @@ def _waits_uncounted(case: Case) -> Finding | None:
 
     A rank that asks for NCCL's id is past it.
     """
+    # a rank that asks for NCCL's id has met the others at the store
     past = {e.rank for e in case.of(C10dUniqueId)} - {None}
     lines = [
         *(e for e in case.of(StoreWait) if e.rank not in past),
@@ -470,3 +502,6 @@ def _minimal_experiment() -> Experiment:
             "hostname_resolution": "they do not meet either",
         },
     )
+
+
+REMEDIES = _advice()

@@ -15,8 +15,7 @@ How to be sure
     Look at the interface and address each node prints, and ping that address from another node.
 
 What to do
-    Name the interface that connects the nodes on all of them: NCCL_SOCKET_IFNAME=eth0 (prefix) or
-    exclude the others (^docker,lo,virbr,veth), and GLOO_SOCKET_IFNAME=eth0 (exact) for gloo.
+    NCCL_SOCKET_IFNAME takes prefixes, GLOO_SOCKET_IFNAME exact names.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, IP network interfaces.  PyTorch docs: common environment
@@ -53,6 +52,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.event_list import known_hosts
@@ -77,6 +77,8 @@ def diagnose(case: Case) -> Finding:
     """Found where a multi-node or unconnected job uses a virtual or isolated interface."""
     used = case.of(NcclBootstrap)
     done = initialized(case)
+    # an address that was announced shows no more than that NCCL found one; a virtual one is no good
+    # sign
     went_well = done or ([] if any(map(_is_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
     seen = first_finding(
@@ -112,6 +114,7 @@ def _refused_connections(case: Case) -> list[Event]:
     # that connection had been established
     refused_lines = []
     for e in lines:
+        # that a connection which worked lost its route is the network's matter
         if not isinstance(e.data, NcclMessage) or e.data.family != "socket_closed":
             refused_lines.append(e)
     lines = refused_lines
@@ -125,6 +128,7 @@ def _announced_address(case: Case) -> Finding | None:
         address = plain_address(event.data.address)
         held = holding.get(address, [])
         names = tuple(dict.fromkeys(name for _, name in held))
+        # loopback is the own name's fault (hostname_resolution)
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
             continue
         who = who_of([event])
@@ -134,7 +138,10 @@ def _announced_address(case: Case) -> Finding | None:
             say += ": each host reaches only itself there."
         else:
             say += ": it exists only inside that host."
-        asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
+        asked = []
+        for fact in case.facts_of("env.GLOO_SOCKET_IFNAME"):
+            if fact.value:
+                asked.append(fact)
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
         hosts = tuple(host for host, _ in held)
         name = common_interface(case)
@@ -173,6 +180,7 @@ def _taken_address(case: Case) -> Finding | None:
     for event in case.of("nccl.bootstrap", "nccl.socket_devices"):
         for interface, address in interfaces_used(event):
             held = holding.get(address, [])
+            # an address that one host alone has, in a network that others share, is a good one
             if len(held) < 2 and (event.host, interface) not in apart:
                 continue
             knocked = naming.get(address, [])
@@ -197,6 +205,7 @@ def _taken_address(case: Case) -> Finding | None:
             )
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
             sure: Strength = "likely"
+            # the refused line names the very address, and the facts say why it cannot answer
             if knocked and (len(held) > 1 or matching(knocked, "unreachable")):
                 sure = "proven"
             names = (interface,)
@@ -224,8 +233,12 @@ def _by_address(events: list[Event]) -> dict[str, list[Event]]:
 
 def _inside_interface(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
-    bad = [e for e in case.of(NcclBootstrap) if _is_virtual(e)]
+    bad = []
+    for event in case.of(NcclBootstrap):
+        if _is_virtual(event):
+            bad.append(event)
     refused = _refused_connections(case)
+    # within one machine a virtual interface serves as well as any
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
     name = next(name for e in bad for name in _interface_names(e) if VIRTUAL.match(name))
@@ -267,6 +280,7 @@ def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
     apart = _different_subnets(case.of(NcclBootstrap))
     refused = _refused_connections(case)
+    # hosts of one job may have different networks that are routed: only beside trouble it is a sign
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
@@ -348,8 +362,10 @@ def _chosen_by_facts(case: Case) -> Finding | None:
     """With the present variables NCCL would use an interface of containers or virtual machines."""
     inner = []
     for fact in case.facts_of("net.nccl.interface"):
+        # on a host without any network lo is the right choice
         if VIRTUAL.match(str(fact.value)) and fact.value != "lo":
             inner.append(fact)
+    # a test, or NCCL itself, says better what is used
     if not inner or _tested.hosts(case) or case.of(NcclBootstrap):
         return None
     first: Fact = inner[0]
@@ -382,6 +398,7 @@ def _failed_connection(case: Case) -> Finding | None:
         [] if case.of(NcclWarn) and not matching(vague, "Connect") else vague
     )
     hung = []
+    # once the bootstrap has gone around, the addresses are right
     if spans_hosts(case) and not _starting.bootstrapped(case):
         hung = _starting.hung_starts(case)
     if not tried and not hung:
@@ -427,6 +444,7 @@ def _different_subnets(used: list[Event]) -> list[Event]:
 
 def _network_of_address(address: str) -> str | None:
     try:
+        # the first 16 bits: large sites route between their smaller subnets
         return str(ipaddress.ip_network(f"{re.sub(r'<.*|%.*', '', address)}/16", strict=False))
     except ValueError:
         return None
@@ -435,6 +453,7 @@ def _network_of_address(address: str) -> str | None:
 def _finding(
     case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()
 ) -> Finding:
+    # facts tell of every host, the lines of those at fault
     hosts = name_hosts(piece for piece in why if isinstance(piece, Event))
     name = common_interface(case)
     advice = (
@@ -450,6 +469,7 @@ def _finding(
 
 
 def _advice(name: str) -> Advice:
+    # an exclusion fits hosts whose interfaces have different names
     exclude = "^docker,lo,virbr,veth" + (
         f",{name}" if name and not re.match(r"docker|lo|virbr|veth", name) else ""
     )
@@ -524,17 +544,22 @@ def experiment(case: Case) -> Experiment:
         advice = _name_interface(name)
     else:
         advice = _advice("")
-    return Experiment(
-        (
-            f"Do the nodes connect over {name}?"
-            if name
-            else "Do the nodes connect without the virtual interfaces?"
-        ),
+    return experiment_of(
+        f"Do the nodes connect over {name}?"
+        if name
+        else "Do the nodes connect without the virtual interfaces?",
         {"env": dict(advice.env)},
         {
-            ID: "they connect",
-            "network_loss": "they still do not",
-            "store_unreachable": "they do not meet",
+            ID: ("works", "they connect"),
+            "network_loss": ("same", "they still do not"),
+            "store_unreachable": ("same", "they do not meet"),
         },
-        {ID: "works", "network_loss": "same", "store_unreachable": "same"},
     )
+
+
+REMEDIES = (
+    _advice(""),
+    _for_gloo("<interface>", asked=False),
+    _name_interface("<interface>"),
+    _give_address("the host"),
+)

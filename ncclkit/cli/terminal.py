@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ncclkit.causes import TO_COPY
 from ncclkit.core import themes
 from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
 from ncclkit.core.text import some
@@ -216,17 +217,12 @@ def middle(path: str, width: int = 60) -> str:
 
 
 def _advice(advice: Advice) -> list[RenderableType]:
-    copied = [
-        *advice.exports,
-        *[f"$ {advice.command}"] * bool(advice.command),
-        *advice.code.splitlines(),
-    ]
     notes = [
         f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note
     ]
     return [
         _text(("Do: ", "bold green"), (advice.do, "")),
-        *(_indented(_text((line, "green")), 4) for line in copied),
+        *(_indented(_text((line, "green")), 4) for line in advice.to_copy),
         *(_indented(_text((note, "dim")), 4) for note in notes),
     ]
 
@@ -281,8 +277,13 @@ def print_page(name: str, sections: Mapping[str, str]) -> None:
     screen.print(_text((title, "bold")))
     for heading, body in parts:
         screen.print(_text((f"\n{heading}", "bold")))
-        flowing = "\n\n".join(" ".join(block.split()) for block in body.split("\n\n"))
-        screen.print(_indented(_text((flowing, "")), 4))
+        for place, block in enumerate(body.split("\n\n")):
+            if place:
+                screen.print()
+            if block.startswith(TO_COPY):
+                screen.print(_indented(_text((textwrap.dedent(block), "green")), 8))
+            else:
+                screen.print(_indented(_text((" ".join(block.split()), "")), 4))
     return None
 
 

@@ -209,6 +209,14 @@ class Advice:
         """The lines that set its variables in a shell."""
         return [f"export {name}={shlex.quote(str(value))}" for name, value in self.env.items()]
 
+    @property
+    def to_copy(self) -> list[str]:
+        """All lines that a person copies: variables, command, code."""
+        lines = self.exports
+        if self.command:
+            lines.append(f"$ {self.command}")
+        return lines + self.code.splitlines()
+
 
 OUTCOMES = {
     "works": "it succeeds and every value is right",

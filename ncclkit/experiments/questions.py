@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from ncclkit.causes import page
+from ncclkit.causes import page, what_to_do
 from ncclkit.causes.differential import (
     CLEAR_LEAD,
     SUSPECTS,
@@ -397,7 +397,7 @@ def _nothing_to_ask(diagnosis: Diagnosis) -> str:
 
 
 def _advice(suspect: Suspect) -> str:
-    return _flowing(page(suspect.cause)["What to do"])
+    return what_to_do(suspect.cause)
 
 
 def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]:

@@ -8,11 +8,12 @@ names another.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ncclkit.causes import catalogue, page
+from ncclkit.causes import TO_COPY, catalogue, page
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
@@ -422,9 +423,14 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
 
 
 def _paragraphs(words: str) -> list[Markup]:
-    """Hard-wrapped lines flow again; blank lines part paragraphs."""
+    """Hard-wrapped lines flow again; blank lines part paragraphs.
+
+    What can be copied stays as it is.
+    """
     paragraphs = []
     for block in words.split("\n\n"):
-        if block.strip():
+        if block.startswith(TO_COPY):
+            paragraphs.append(pre(textwrap.dedent(block)))
+        elif block.strip():
             paragraphs.append(el("p", sentence(" ".join(block.split()))))
     return paragraphs

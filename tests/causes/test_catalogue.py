@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 import sys
 
 import pytest
 
-from ncclkit.causes import HEADINGS, catalogue, page
+from ncclkit.causes import HEADINGS, catalogue, page, remedies_of, what_to_do
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.order import USUAL
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence import KINDS
-from tests.causes.specimens import FOLDERS, ROOT
+from tests.causes.specimens import FOLDERS, ROOT, load
 
 EACH = pytest.mark.parametrize("cause", catalogue())
 
@@ -26,6 +27,31 @@ def test_a_page_has_a_title_and_the_five_headings_with_text(cause: str) -> None:
     assert sections[""] and "\n" not in sections[""]
     assert all(len(sections[heading].split()) >= 4 for heading in HEADINGS)
     assert len(sections["Why it happens"].split()) >= 40, "the paragraph that teaches"
+
+
+OWN_WORDS = {"slow_transport"}
+"""Causes whose page says by itself what to do."""
+BY_TABLE = {"nccl_bug"}
+"""Causes whose advice stands in a table, a row for each known defect."""
+
+
+@EACH
+def test_a_page_prints_every_remedy_with_what_can_be_copied(cause: str) -> None:
+    printed = " ".join(page(cause)["What to do"].split())
+    assert bool(remedies_of(cause)) == (cause not in OWN_WORDS)
+    for advice in remedies_of(cause):
+        assert " ".join(advice.do.split()) in printed
+        assert all(" ".join(line.split()) in printed for line in advice.to_copy)
+        assert advice.do.rstrip(".") in what_to_do(cause)
+
+
+@EACH
+def test_what_a_finding_advises_stands_on_its_page(cause: str) -> None:
+    known = [advice.do for advice in remedies_of(cause)]
+    for folder in FOLDERS:
+        if folder.parent.name == cause and folder.name.startswith("found") and cause not in OWN_WORDS | BY_TABLE:
+            for advice in catalogue()[cause].diagnose(load(folder)).advice:
+                assert difflib.get_close_matches(advice.do, known, cutoff=0.5), f"{folder.name}: {advice.do}"
 
 
 @EACH
