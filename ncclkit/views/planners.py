@@ -16,6 +16,9 @@ from typing import Any
 import ipywidgets as W
 import plotly.graph_objects as go
 
+from ncclkit.analysis.loader_sweeps import LoaderSweep, measured_sweep
+from ncclkit.analysis.open_files import most_open_files
+from ncclkit.analysis.resumes import resumes
 from ncclkit.analysis.stages import staged_test
 from ncclkit.analysis.steps import last_step_events
 from ncclkit.analysis.worker_plans import (
@@ -29,7 +32,6 @@ from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
-from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
 from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page_frame, style
 from ncclkit.views._draw import blank
@@ -208,7 +210,7 @@ def _ranks(case: Case) -> tuple[int, str]:
 
 
 def _timeout_fields(case: Case) -> Fields:
-    starts = resume.resumes(case)
+    starts = resumes(case)
     replay = max((run.last.whole for run in starts), default=None)
     steps = []
     for run in starts:
@@ -364,7 +366,7 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
         f"{plural(plan.fewest, 'worker')} per rank are planned, for a step of"
         f" {plan.steps[plan.fewest]:.3g} ms; not measured here"
     )
-    found = runs.measured(case)
+    found = measured_sweep(case)
     if found:
         summary = (
             f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
@@ -375,13 +377,13 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     how = el(
         "p",
         "Measure it: ",
-        code("await nk.loader_sweep(case)"),
+        code("await nk.sweep_loaders(case)"),
         ", three interleaved repeats of each count.",
     )
     return Drawn(summary, figure, join(el("p", plan.words), how))
 
 
-def _add_measured_steps(figure: go.Figure, found: runs.LoaderSweep) -> None:
+def _add_measured_steps(figure: go.Figure, found: LoaderSweep) -> None:
     """The step times of a loader sweep, with the extent of their repeats."""
     usual = max(row["prefetch"] for row in found.rows[:2])
     steps = {}
@@ -633,7 +635,7 @@ def _files_fields(case: Case) -> Fields:
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks = max(values["ranks"], 2)
-    known = runs.most_open_files(case)
+    known = most_open_files(case)
     if len(known) > 1:
         need = budgets.open_files_budget(known, ranks)
     else:

@@ -65,7 +65,7 @@ def _clickable(path: Any) -> Any:
         if given:
             chosen = SMALL | {"case_dir": f"clicked_{path.stem}"}
             lines += [f"{name} = {value!r}" for name, value in chosen.items() if f"\n{name}: " in f"\n{cell.source}"]
-        judged = ["nk.diagnosis(case)"] * ("nk.check_form(case)" in cell.source)
+        judged = ["nk.diagnose(case)"] * ("nk.form.check(case)" in cell.source)
         cells.append(nbformat.v4.new_code_cell("\n".join(judged + lines)))
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     return nbformat.v4.new_notebook(cells=cells, metadata=kernel)

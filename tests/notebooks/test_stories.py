@@ -38,14 +38,14 @@ BELOW = {
 @each
 def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], " ".join(source(path).split())
-    assert whole.index(BELOW[name]) > whole.index("nk.guess(") and whole.count(BELOW[name]) == 1
+    assert whole.index(BELOW[name]) > whole.index("nk.show.guess(") and whole.count(BELOW[name]) == 1
 
 
 @each
 def test_the_posted_lines_and_the_first_question_stand_before_the_guess(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     code = [cell.source for _, cell in code_cells(book)]
-    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.ask_form(saw, nk.diagnosis(saw))", "nk.guess(")
+    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.form.ask(saw, nk.diagnose(saw))", "nk.show.guess(")
     places = [next(number for number, cell in enumerate(code) if call in cell) for call in calls]
     assert places == sorted(places) and "await asked.run(answers)" in code[places[2]]
 
@@ -141,7 +141,7 @@ def test_the_report_folds_every_answer_and_shows_no_verdict_before_the_question(
     assert all(said in folds[number].text for number, q in enumerate(story.quiz, 1) for said in q.choices.values())
     for one in main.select("details"):
         one.decompose()  # what is folded is not read by who does not ask
-    of_the_lines = [step for step in main.select("section.step") if "nk.diagnosis(saw)" in step.get_text()]
+    of_the_lines = [step for step in main.select("section.step") if "nk.diagnose(saw)" in step.get_text()]
     assert len(of_the_lines) == 2
     suspects = of_the_lines[-1].get_text(" ")
     assert sum(cause in suspects for cause in catalogue()) >= 3 and "The question" in suspects

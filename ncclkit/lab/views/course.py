@@ -10,14 +10,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ncclkit.analysis.loader_sweeps import LoaderSweep, measured_sweep
+from ncclkit.analysis.resumes import Resume, resumes
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
 from ncclkit.core.runs import Run
 from ncclkit.core.text import format_bytes, format_number, format_time, plural
-from ncclkit.lab.course import resume, runs
-from ncclkit.lab.course.resume import Checkpoint, Resume
-from ncclkit.lab.course.runs import LoaderSweep, Stage, Step
+from ncclkit.lab.course import runs
+from ncclkit.lab.course.checkpoints import Checkpoint, read_checkpoints
+from ncclkit.lab.course.runs import Stage, Step
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank, of_name, panels, titled
@@ -58,7 +60,7 @@ def checkpoints_view(path: str | Path) -> View:
 
     Raises NcclkitError where there is none.
     """
-    found = resume.checkpoints(path)
+    found = read_checkpoints(path)
     base = os.path.commonpath([file.path.parent for file in found])
     columns: Columns = {
         "File": [el("code", os.path.relpath(file.path, base)) for file in found],
@@ -185,10 +187,10 @@ def loader_sweep_view(case: Case) -> View:
 
     For each choice of workers that it measured.
     """
-    found = runs.measured(case)
+    found = measured_sweep(case)
     if found is None:
         return View(
-            "Nothing was measured yet; loader_sweep(case) trains once for each choice of workers",
+            "Nothing was measured yet; nk.sweep_loaders(case) trains once for each choice",
             Markup(""),
         )
     columns: Columns = {
@@ -508,7 +510,7 @@ def resume_view(case: Case) -> View:
 
     In the case and in its experiments.
     """
-    found = resume.resumes(case)
+    found = resumes(case)
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
     named = []
