@@ -109,8 +109,9 @@ def _act(page: Any, place: int, source: str) -> None:
     if "nk.form.report(" in source:
         cell.locator("button", has_text="Make the report").click()
         cell.get_by_role("link", name="Download it").wait_for(timeout=2000 * REACT)
-    if source.rstrip().endswith("\nloop"):
-        assert "Before" in cell.inner_text() and "After" in cell.inner_text()
+    if source == "await loop.run()":
+        shown = page.locator(".jp-Notebook .jp-Cell").nth(place - 1).inner_text()
+        assert "Before" in shown and "After" in shown
 
 
 def _reported(lab: Lab, story: Path) -> None:

@@ -69,7 +69,7 @@ def test_an_example_gives_way_and_is_never_judged_with_something_else(tmp_path: 
 def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path) -> None:
     case = read_logs(str(KILLED), tmp_path)
     cells = nbformat.read(report.notebook("03_logs"), as_version=4).cells
-    source = next(cell.source for cell in cells if "banner_view" in cell.source)
+    source = next(cell.source for cell in cells if "nk.show.banner" in cell.source)
     shown = {source: nk.show.banner(case)._repr_mimebundle_(), "nk.show.job(case)": {"text/plain": "a job"}}
     html = report.keep(report.notebook("03_logs"), tmp_path, {"logs": str(KILLED), "redact": False}, shown).read_text()
     assert html.count('class="nk-card nk-banner') == 1 and "a job" in html
