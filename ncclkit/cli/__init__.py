@@ -1,8 +1,10 @@
 """The command ``ncclkit``, for scripts, tickets and people without a browser.
 
-Exit status: 0 the job went well or goes on (or done), 1 a cause was found, none explains
-the job, or a live test was slower than it should be (or a run failed), 2 nothing is of
-a training job, could not be read, written or started: stderr then says why in one sentence.
+In: the words of a command line.  Out: text for people, or one object of JSON, and an exit status:
+0 the job went well or goes on (or done), 1 a cause was found, none explains the job, or a live test
+was slower than it should be (or a run failed), 2 nothing is of a training job, could not be read,
+written or started: stderr then says why in one sentence.
+Begin with `main`, which declares the verbs; `verbs` does what each one says.
 """
 
 from __future__ import annotations

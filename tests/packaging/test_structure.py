@@ -3,6 +3,7 @@
 Each test gathers all violations of its kind before it fails.
 """
 
+import ast
 import re
 import subprocess
 import sys
@@ -88,6 +89,33 @@ def test_the_lab_is_a_wing_that_only_its_own_verb_imports():
     asked = "import ncclkit.cli, sys; print(*(name for name in sys.modules if 'ncclkit.lab' in name))"
     loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     assert loaded.stdout.split() == [], "the command loads the lab before its verb is called"
+
+
+# ---------------------------------------------------------------- where to begin
+
+
+def test_every_package_says_what_comes_in_what_goes_out_and_where_to_begin():
+    """The first thing that somebody new to a room reads; where to begin must be there."""
+    wrong = []
+    for module in ours().modules.values():
+        if not module.is_package:
+            continue
+        said = " ".join((ast.get_docstring(module.tree) or "").split())
+        begin = re.search(r"Begin with `([\w.]+)`", said)
+        if not re.search(r"\bIn( and out)?: ", said) or not re.search(r"\b[Oo]ut: ", said) or begin is None:
+            wrong.append(f"{module.name} does not say all three")
+        elif not is_there(module.name, begin[1].removeprefix("nk.")):
+            wrong.append(f"{module.name} begins with {begin[1]}, which is not there")
+    none(wrong)
+
+
+def is_there(package: str, name: str) -> bool:
+    """Whether a package has this module, or this name in a module."""
+    if package == "ncclkit":
+        return name in ncclkit.__all__
+    known = ours().modules
+    place, _, last = f"{package}.{name}".rpartition(".")
+    return f"{place}.{last}" in known or (place in known and last in known[place].bound)
 
 
 # ---------------------------------------------------------------- the door

@@ -1,8 +1,9 @@
 """Bundled recordings of real runs: case folders that notebooks, tests and installed users share.
 
-Each folder's ``case.json`` says where it was recorded: hardware, versions, date
-and the ground truth.  They are data, made by ``tests/record/gpu.py`` and, over gloo,
-``tests/record/eight.py``.
+In: the name of a recording.  Out: its case, read only, with its events.  Each folder's
+``case.json`` says where it was recorded: hardware, versions, date and the ground truth.  They are
+data, made by ``tests/record/gpu.py`` and, over gloo, ``tests/record/eight.py``.
+Begin with `open_sample`.
 """
 
 from __future__ import annotations
