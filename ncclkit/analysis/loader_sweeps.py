@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclkit.core import budgets
@@ -14,6 +14,8 @@ from ncclkit.core.kinds import WorkerPhase
 FIELDS = tuple(
     "workers prefetch step_ms low_ms high_ms first_ms data_ms others_ms queue preempted".split()
 )
+ENDS = {"low_ms": min, "high_ms": max}
+"""Fields of which the whole extent is kept; of all others the median."""
 
 
 def measured_sweep(case: Case) -> LoaderSweep | None:
@@ -21,8 +23,10 @@ def measured_sweep(case: Case) -> LoaderSweep | None:
 
     None where none was made, or not one choice came to its end.
     """
-    sweeps = [event.data for event in case.of("worker.phase") if event.data.phase == "loader_sweep"]
-    last = sweeps[-1] if sweeps else WorkerPhase()
+    last = WorkerPhase()
+    for event in case.of("worker.phase"):
+        if event.data.phase == "loader_sweep":
+            last = event.data
     rows = [row for row in last.rows or () if _is_complete(row)]
     if not rows or not _is_count(last.cores) or not _is_count(last.ranks):
         return None
@@ -45,17 +49,10 @@ class LoaderSweep:
 
         Medians of its repeats, and the whole extent of half of their steps.
         """
-        alike: dict[tuple[float, float], list[Mapping[str, float]]] = {}
+        by_choice: dict[tuple[float, float], list[Mapping[str, float]]] = {}
         for row in self.repeats:
-            alike.setdefault((row["workers"], row["prefetch"]), []).append(row)
-        ends = {"low_ms": min, "high_ms": max}
-        return tuple(
-            {
-                name: ends.get(name, statistics.median)([row[name] for row in rows])
-                for name in FIELDS
-            }
-            for rows in alike.values()
-        )
+            by_choice.setdefault((row["workers"], row["prefetch"]), []).append(row)
+        return tuple(map(_row_of_choice, by_choice.values()))
 
     @property
     def knee(self) -> Budget:
@@ -76,13 +73,26 @@ class LoaderSweep:
     @property
     def _steps(self) -> dict[int, tuple[float, float]]:
         usual = max(row["prefetch"] for row in self.rows[:2])
-        comparable = [row for row in self.rows if row["prefetch"] in (0, usual)]
-        return {int(row["workers"]): (row["low_ms"], row["high_ms"]) for row in comparable}
+        steps = {}
+        for row in self.rows:
+            # without workers nothing is prepared ahead
+            if row["prefetch"] in (0, usual):
+                steps[int(row["workers"])] = row["low_ms"], row["high_ms"]
+        return steps
 
     @property
     def rule(self) -> Budget:
         """Workers per rank that the rule (workers + 1) x ranks <= cores allows."""
         return budgets.workers(self.cores, self.ranks)
+
+
+def _row_of_choice(repeats: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """One row for all repeats of a choice."""
+    combined = {}
+    for name in FIELDS:
+        values = [row[name] for row in repeats]
+        combined[name] = ENDS.get(name, statistics.median)(values)
+    return combined
 
 
 def _is_count(value: object) -> bool:

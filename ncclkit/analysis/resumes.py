@@ -85,10 +85,9 @@ def resumes(case: Case) -> tuple[Resume, ...]:
     if case.path:
         hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))]
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
-    found = []
-    for one in known:
-        for run in _resumes_of_case(one):
-            found.append(run)
+    found: list[Resume] = []
+    for each in known:
+        found += _resumes_of_case(each)
     return tuple(found)
 
 
@@ -99,16 +98,18 @@ def _resumes_of_case(case: Case) -> Iterator[Resume]:
             by_folder[PurePath(event.path).parent].append(event)
     for folder in sorted(by_folder, key=_number_of_folder):
         events = by_folder[folder]
-        ranks = {}
-        for e in events:
-            ranks[e.rank] = {o.data.phase: o.data for o in events if o.rank == e.rank}
-        about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
+        ranks: defaultdict[int, dict[str, WorkerPhase]] = defaultdict(dict)
+        about = None
+        for event in events:
+            if event.rank is None:
+                continue
+            ranks[event.rank][event.data.phase] = event.data
+            # every rank says the same of the run
+            if about is None and event.data.phase == "start":
+                about = event.data
         if about is not None:
-            starts = tuple(
-                _start_of_rank(rank, ranks[rank])
-                for rank in sorted(rank for rank in ranks if rank is not None)
-            )
-            yield Resume(about.limit, starts, str(about.lightning or ""))
+            starts = [_start_of_rank(rank, ranks[rank]) for rank in sorted(ranks)]
+            yield Resume(about.limit, tuple(starts), str(about.lightning or ""))
 
 
 def _start_of_rank(rank: int, phases: Mapping[str, WorkerPhase]) -> Start:

@@ -362,7 +362,7 @@ class Form(View, ABC):
         return super()._repr_mimebundle_(include, exclude) | figure
 
     @property
-    def newest(self) -> View | None:
+    def newest_answer(self) -> View | None:
         """What came out last, by a click or a cell; None where nothing did."""
         return self._answer
 
@@ -427,7 +427,7 @@ class Form(View, ABC):
         self._answer = View(self.CANCELLED if cancelled else why, Markup(""))
         self.drawing.outputs = ()
         self._show(self._answer.static())
-        self._line.value = _short(self._answer.summary)
+        self._line.value = _short_line(self._answer.summary)
 
     def stopped(self) -> str:
         """What Cancel raises in the cell that awaits."""
@@ -440,7 +440,7 @@ class Form(View, ABC):
                     "This form is already running; wait for it, or press Cancel first."
                 )
             if not self.asks():
-                return self.idle()
+                return self.nothing_asked()
             work = prepare()
         except NcclkitError as error:
             self._refuse(str(error))
@@ -469,7 +469,7 @@ class Form(View, ABC):
         self._end(lambda: self.finished(outcome))
         return outcome
 
-    def idle(self) -> View:
+    def nothing_asked(self) -> View:
         """What awaits the form gets where nothing was asked."""
         nothing = Idle(self.IDLE, Markup(""))
         self._hand_out(nothing)
@@ -482,7 +482,7 @@ class Form(View, ABC):
         than what the form shows.
         """
         outcome.form = self
-        self._line.value = _short(outcome.summary)
+        self._line.value = _short_line(outcome.summary)
         if self._displayed:
             outcome.short_widget = self._line
 
@@ -557,7 +557,7 @@ def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget
     return found
 
 
-def _short(summary: str) -> Markup:
+def _short_line(summary: str) -> Markup:
     return style() + el("div", el("p", summary, cls="nk-dim"), cls="nk")
 
 

@@ -405,7 +405,7 @@ class CheckForm(Form):
         Where `go` is False nothing is done.
         """
         if not go:
-            return self.idle()
+            return self.nothing_asked()
         closed: View = await self._act(self._close)
         return closed
 

@@ -718,19 +718,19 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair)
     if kinds:
-        path, slow = min(
-            kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1])
-        )
-        speed = statistics.median(pair.bandwidth for pair in slow)
-        return (
-            MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed),
-            f"pair tests over {path}",
-        )
+        speeds = {path: _median_bandwidth(measured) for path, measured in kinds.items()}
+        slowest = min(speeds, key=speeds.__getitem__)
+        latency = statistics.median(pair.latency_us for pair in kinds[slowest])
+        return MessageCost(latency, 1e-3 / speeds[slowest]), f"pair tests over {slowest}"
     points = [(m.ranks, float(m.bytes), m.time_us) for m in _reduces(case)]
     try:
         return budgets.fitted(points), "fitted to the all_reduce curve of this case"
     except ValueError:
         return None, ""
+
+
+def _median_bandwidth(pairs: Sequence[Any]) -> float:
+    return statistics.median(pair.bandwidth for pair in pairs)
 
 
 def _reduces(case: Case) -> list[Measurement]:
@@ -801,22 +801,23 @@ def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
             "Nothing was measured here that could show its error: run a live test with stages"
             " first.",
         )
-    off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
     cells = []
-    for measurement, error in zip(rows, off, strict=True):
+    errors = []
+    for measurement in rows:
+        planned = line.all_reduce(measurement.ranks, measurement.bytes)
+        error = planned / measurement.time_us - 1
+        errors.append(abs(error))
         cells.append(
             (
                 plural(measurement.ranks, "rank"),
                 format_bytes(measurement.bytes),
                 format_time(measurement.time_us),
-                format_time(line.all_reduce(measurement.ranks, measurement.bytes)),
+                format_time(planned),
                 f"{100 * error:+.0f} %",
             )
         )
-    said = (
-        f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} %"
-        " (median)."
-    )
+    usual = 100 * statistics.median(errors)
+    said = f"Where it was measured the model is off by {usual:.0f} % (median)."
     head = ("Ranks", "Size", "Measured", "Planned", "Error")
     return join(
         el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers")))

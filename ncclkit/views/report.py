@@ -73,7 +73,7 @@ def shown_by_now(value: Any, all_values: Iterable[Any]) -> Any:
     once, where it was awaited.
     """
     if isinstance(value, View) and value.form is not None:
-        return value.form.newest or value
+        return value.form.newest_answer or value
     if isinstance(value, Form) and any(getattr(one, "form", None) is value for one in all_values):
         return None
     return value
