@@ -618,7 +618,8 @@ def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
 
 
 def _files_fields(case: Case) -> Fields:
-    limit, shm = (_fact(case, name) for name in ("limits.nofile.soft", "limits.shm.free"))
+    limit = _fact(case, "limits.nofile.soft")
+    shm = _fact(case, "limits.shm.free")
     return {
         "ranks": Field("Ranks of the job", 32),
         "local": Field("Ranks of a host", *_local(case)),
@@ -685,19 +686,25 @@ def _scaling_fields(case: Case) -> Fields:
         if event.data.buckets:
             sent = sum(event.data.buckets)
             break
+    # where the case knows no model: 7 billion parameters, two bytes a gradient
     model = ""
+    millions = 7000.0
+    item = 2
     if sent:
         model = "the DDP buckets of your script in this case, as float32"
+        item = 4
+        millions = round(sent / item / 1e6, 6)
+    latency = 10.0
+    bandwidth = 25.0
+    if line:
+        latency = round(line.latency_us, 2)
+        bandwidth = _speed(line)
     return {
-        "parameters": Field(
-            "Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model
-        ),
-        "item": Field("Bytes of a gradient", 4 if sent else 2, model),
+        "parameters": Field("Parameters, millions", millions, model),
+        "item": Field("Bytes of a gradient", item, model),
         "bucket": Field("Bucket, MiB", 25.0),
-        "latency": Field(
-            "Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))
-        ),
-        "bandwidth": Field("Bandwidth, GB/s", *((_speed(line), source) if line else (25.0, ""))),
+        "latency": Field("Latency of a hop, µs", latency, source),
+        "bandwidth": Field("Bandwidth, GB/s", bandwidth, source),
         "compute": Field("Backward pass, ms", 500.0),
     }
 
