@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from ncclkit.analysis.loader_sweeps import LoaderSweep, measured_sweep
 from ncclkit.analysis.open_files import most_open_files
 from ncclkit.analysis.resumes import resumes
-from ncclkit.analysis.stages import staged_test
+from ncclkit.analysis.stages import Pair, staged_test
 from ncclkit.analysis.steps import last_step_events
 from ncclkit.analysis.worker_plans import (
     COUNTED,
@@ -603,9 +603,12 @@ def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
         names |= dict.fromkeys(plan.parts)
     styles = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
     for part, (colour, shape) in zip(names, styles, strict=False):
+        sizes = []
+        for plan in plans.values():
+            sizes.append(plan.parts.get(part, 0) / GIB)
         figure.add_bar(
             y=[*plans],
-            x=[plan.parts.get(part, 0) / GIB for plan in plans.values()],
+            x=sizes,
             name=part,
             orientation="h",
             marker={"color": colour, "pattern": {"shape": shape}},
@@ -721,7 +724,7 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
     Without pair tests, of the all_reduce curve.
     """
     pairs = staged_test(case).pairs
-    kinds: dict[str, list[Any]] = {}
+    kinds: dict[str, list[Pair]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair)
     if kinds:
@@ -736,7 +739,7 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
         return None, ""
 
 
-def _median_bandwidth(pairs: Sequence[Any]) -> float:
+def _median_bandwidth(pairs: Sequence[Pair]) -> float:
     return statistics.median(pair.bandwidth for pair in pairs)
 
 
