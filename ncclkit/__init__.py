@@ -1,81 +1,161 @@
 """ncclkit: the workbook for distributed training that hangs, crashes or crawls.
 
-The front door.  Every name is loaded when it is first used (PEP 562, written
-out so that the agent runs from the bare repository), so `import ncclkit` costs
-milliseconds and never imports torch.
+The front door, `import ncclkit as nk`.  In: logs, a job that runs, or this machine.  Out: verbs,
+which do something at once (`nk.inspect`, `nk.diagnose`); forms, shown first and awaited in the next
+cell (`nk.form.tune`); views, which show what a case holds (`nk.show.facts`).  Begin with
+`nk.read_logs`, `nk.diagnose` and `nk.show.banner`.
+
+Every name is loaded when it is first used (PEP 562, written out so that the agent runs from the
+bare repository), so `import ncclkit` costs milliseconds and never imports torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
+_VERBS = {
+    "Case": "core.case:Case",
+    "NcclkitError": "core.model:NcclkitError",
+    "diagnose": "causes.engine:diagnose",
+    "inject": "lab.faults.injection:inject",
+    "inspect": "live.submit:inspect",
+    "list_samples": "evidence.samples:list_samples",
+    "measure_steps": "live.step:measure_steps",
+    "open_sample": "evidence.samples:open_sample",
+    "read_facts": "evidence.logs:read_facts",
+    "read_logs": "evidence.logs:read_logs",
+    "run_backends": "lab.course.runs:run_backends",
+    "run_scaling": "lab.course.runs:run_scaling",
+    "run_stages": "lab.course.runs:run_stages",
+    "set_job_spec": "core.resources:set_job_spec",
+    "sweep": "live.tune:sweep",
+    "sweep_loaders": "lab.course.runs:sweep_loaders",
+}
+"""Name → module and what it is called there.  No name may equal a module's: importing that module
+would take its place."""
+_FORMS = {
+    "apply": "views.tune:ApplyForm",
+    "ask": "views.ask:AskForm",
+    "attach": "views.attach:AttachForm",
+    "check": "views.experiments:CheckForm",
+    "connect": "views.connect:ConnectForm",
+    "lab": "lab.views.faulty_run:LabForm",
+    "live_test": "views.live:live_test",
+    "report": "views.report:ReportForm",
+    "start": "views.start:StartForm",
+    "step": "views.steps:StepForm",
+    "tune": "views.tune:TuneForm",
+}
 _VIEWS = {
-    "ask": "ask_form:AskForm",
-    "attach": "attach_form:AttachForm",
-    "banner": "banner_view",
-    "cluster": "cluster_view",
-    "connect": "connect_form:ConnectForm connect_view",
-    "course": (
-        "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view"
-    ),
-    "evidence": "events_view:EventsView inputs_view",
-    "experiments": "check_form:CheckForm",
-    "facts": "facts_view consistency_view",
-    "findings": "findings_view catalogue_view",
-    "groups": "progress_view disagreement_view",
-    "job": "job_view",
-    "lab": "guess:Guess proof_view quiz_view:Quiz lab_form:LabForm",
-    "live": "live_test",
-    "network": "network_view transports_view rings_view",
-    "pairs": "pairs_view",
-    "planners": "planner",
-    "ranks": "ranks_view",
-    "report": "report_form:ReportForm",
-    "runs": "measurements_view tuning_view case_view curve_view compare_view",
-    "start": "start_form:StartForm",
-    "steps": "step_form:StepForm step_view",
-    "telemetry": "telemetry_view",
-    "topology": "topology_view",
-    "tune": "tune_form:TuneForm carriers_view apply_form:ApplyForm",
+    "backend": "lab.views.course:backend_view",
+    "banner": "views.banner:banner_view",
+    "carriers": "views.tune:carriers_view",
+    "case": "views.runs:case_view",
+    "catalogue": "views.findings:catalogue_view",
+    "checkpoints": "lab.views.course:checkpoints_view",
+    "cluster": "views.cluster:cluster_view",
+    "compare": "views.runs:compare_view",
+    "connect": "views.connect:connect_view",
+    "consistency": "views.facts:consistency_view",
+    "curve": "views.runs:curve_view",
+    "disagreement": "views.groups:disagreement_view",
+    "events": "views.evidence:EventsView",
+    "facts": "views.facts:facts_view",
+    "findings": "views.findings:findings_view",
+    "guess": "lab.views.questions:Guess",
+    "inputs": "views.evidence:inputs_view",
+    "job": "views.job:job_view",
+    "loader_sweep": "lab.views.course:loader_sweep_view",
+    "measurements": "views.runs:measurements_view",
+    "network": "views.network:network_view",
+    "pairs": "views.pairs:pairs_view",
+    "planner": "views.planners:planner",
+    "progress": "views.groups:progress_view",
+    "proof": "lab.views.questions:proof_view",
+    "quiz": "lab.views.questions:Quiz",
+    "ranks": "views.ranks:ranks_view",
+    "resume": "lab.views.course:resume_view",
+    "rings": "views.network:rings_view",
+    "scaling": "lab.views.course:scaling_view",
+    "stages": "lab.views.course:stages_view",
+    "step": "views.steps:step_view",
+    "telemetry": "views.telemetry:telemetry_view",
+    "topology": "views.topology:topology_view",
+    "transports": "views.network:transports_view",
+    "tuning": "views.runs:tuning_view",
 }
-"""Module of `views` → what it offers, each under a name of its own or as name:class."""
-_DOORS = {
-    name: f"views.{module}:{attribute}"
-    for module, names in _VIEWS.items()
-    for name, _, attribute in (each.partition(":") for each in names.split())
-} | {
-    "Case": "core.case",
-    "NcclkitError": "core.model",
-    "sample": "evidence.samples",
-    "sample_names": "evidence.samples:recording_names",
-    "inspect": "live.submit",
-    "set_job_spec": "core.resources",
-    "read_logs": "evidence.logs",
-    "read_facts": "evidence.logs",
-    "diagnosis": "causes.engine:diagnose",
-    "sweep": "live.tune",
-    "measure_steps": "live.step",
-    "inject": "lab.faults.injection",
-    "scaling_run": "lab.course.runs",
-    "staged_run": "lab.course.runs",
-    "backend_run": "lab.course.runs",
-    "loader_sweep": "lab.course.runs",
-}
-"""Public name → module, or module:name.  No name may equal a module's: importing that module would
-take its place."""
 
-__all__ = sorted(_DOORS)
+
+class _Names:
+    """Names that are loaded when they are first used; `dir` and completion list them."""
+
+    _door = ""
+    _places: Mapping[str, str] = {}
+
+    def __init__(self, door: str, places: Mapping[str, str]) -> None:
+        self._door = door
+        self._places = places
+        self.__doc__ = f"{door}: {', '.join(places)}."
+
+    def __getattr__(self, name: str) -> Any:
+        return _load_name(self._door, self._places, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._places)
+
+    def __repr__(self) -> str:
+        return str(self.__doc__)
+
+
+form = _Names("nk.form", _FORMS)
+show = _Names("nk.show", _VIEWS)
+
+__all__ = sorted([*_VERBS, "form", "show"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DOORS:
-        raise AttributeError(f"module 'ncclkit' has no attribute {name!r}")
-    module, _, attribute = _DOORS[name].partition(":")
-    return getattr(import_module(f"ncclkit.{module}"), attribute or name)
+    return _load_name("nk", _VERBS, name)
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def _load_name(door: str, places: Mapping[str, str], name: str) -> Any:
+    """What `name` stands for behind this door."""
+    if name not in places:
+        raise _UnknownNameError(door, name)
+    module, _, attribute = places[name].partition(":")
+    return getattr(import_module(f"ncclkit.{module}"), attribute)
+
+
+class _UnknownNameError(AttributeError):
+    """There is no such name behind this door; it says which ones are like it."""
+
+    def __str__(self) -> str:
+        # worked out when it is read, as `from ncclkit import evidence` asks for a name, too
+        door, name = self.args
+        near = _names_like(name)
+        if near:
+            return f"{door} has no name {name!r}; did you mean {' or '.join(near)}?"
+        return f"{door} has no name {name!r}; dir({door}) lists those that there are."
+
+
+def _names_like(name: str) -> list[str]:
+    """The nearest names behind all three doors, as one writes them."""
+    import difflib
+
+    doors: dict[str, list[str]] = {}
+    for door, places in (("nk", _VERBS), ("nk.form", _FORMS), ("nk.show", _VIEWS)):
+        for known in places:
+            doors.setdefault(known, []).append(f"{door}.{known}")
+    # the functions behind the doors are called banner_view and tune_form
+    short = name.removesuffix("_view").removesuffix("_form")
+    found = []
+    for known in difflib.get_close_matches(short, doors, 1):
+        found += doors[known]
+    return found

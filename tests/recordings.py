@@ -10,12 +10,12 @@ from unittest.mock import patch
 from ncclkit import evidence
 from ncclkit.core.case import Case
 from ncclkit.evidence import files
-from ncclkit.evidence.samples import HERE, recording_names
+from ncclkit.evidence.samples import HERE, list_samples
 from ncclkit.evidence.sources import inputs
 
 TWO_HOSTS = Path(__file__).parent / "two_hosts"
 """The faults of the bundled ones on GPUs that NCCL took for those of two hosts."""
-RECORDINGS = [*(HERE / name for name in recording_names()), *sorted(TWO_HOSTS.iterdir())]
+RECORDINGS = [*(HERE / name for name in list_samples()), *sorted(TWO_HOSTS.iterdir())]
 
 
 def title(folder: Path) -> str:

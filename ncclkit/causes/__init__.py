@@ -1,9 +1,11 @@
 """The catalogue: one known failure per module of this package.
 
-A module's file name is the cause's id (``causes.md``), its docstring the
-catalogue page, ``diagnose(case)`` its check, ``explains`` what follows from it,
-``experiment(case)`` the question that decides, and ``REMEDIES`` what helps.
-Modules whose name starts with an underscore are shared helpers.
+In: a case with its events and facts.  Out: a diagnosis, with a finding of every cause: found, clear
+or unknown, with the very lines.  A module's file name is the cause's id, its docstring the page of
+the catalogue, ``diagnose(case)`` its check, ``explains`` what follows from it,
+``experiment(case)`` the question that decides, and ``REMEDIES`` what helps.  A name with an
+underscore is a shared helper.
+Begin with `engine.diagnose`, which asks them all, and `gpu_clock_limit`, a short one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The command ``ncclkit``, for scripts, tickets and people without a browser.
 
-Exit status: 0 the job went well or goes on (or done), 1 a cause was found, none explains
-the job, or a live test was slower than it should be (or a run failed), 2 nothing is of
-a training job, could not be read, written or started: stderr then says why in one sentence.
-
-In come words, out goes an exit status.  A verb is a module of `ncclkit.cli.verbs`; the runner
-(`ncclkit.cli.runner`) prints what it answers.  Begin at `main`.
+In: the words of a command line.  Out: text for people, or one object of JSON, and an exit status:
+0 the job went well or goes on (or done), 1 a cause was found, none explains the job, or a live test
+was slower than it should be (or a run failed), 2 nothing is of a training job, could not be read,
+written or started: stderr then says why in one sentence.
+Begin with `main`; a verb is a module of `ncclkit.cli.verbs`, whose answer `runner` prints.
 """
 
 from __future__ import annotations

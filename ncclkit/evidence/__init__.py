@@ -1,6 +1,9 @@
 """From what a job leaves behind to events.
 
-Logs, dumps, reports, stacks.  ``docs/events.md`` is the contract.
+In: logs, dumps, reports and stacks, as files, folders, archives or a Slurm job.  Out: a `Reading`
+of events, facts and measurements; ``docs/events.md`` is the contract.  Files are other people's:
+never run, never changed, read within limits.
+Begin with `read`; `files.read_file` reads one file, `merge.Merger` makes events of floods.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ def _single_inputs(logs: str) -> list[str]:
         )
     if _path_exists(logs):
         return [logs]
-    if logs in samples.recording_names():
+    if logs in samples.list_samples():
         return [str(samples.HERE / logs)]
     try:
         return shlex.split(logs)

@@ -416,7 +416,7 @@ def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]
     logs = case.about.get("logs") or ""
     if not isinstance(logs, str):
         return experiment.question, ""
-    if logs in samples.recording_names():
+    if logs in samples.list_samples():
         logs = str(samples.HERE / logs)
     # what came through a pipe cannot be read again
     if not logs or logs == "-" or not any(row.get("path") != "-" for row in case.inputs):

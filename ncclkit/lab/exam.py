@@ -122,7 +122,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def recorded() -> list[str]:
     """Faults whose recordings are bundled, so that an examination needs no run."""
-    return [name for name in samples.recording_names() if name in FAULTS]
+    return [name for name in samples.list_samples() if name in FAULTS]
 
 
 def runnable() -> list[str]:

@@ -1,9 +1,10 @@
-"""The report: a notebook run headless by papermill, kept as one offline HTML file in the case
-folder.
+"""The report: a notebook kept as one offline HTML file in the case folder.
 
+In: a notebook and its parameters, or the cells of one that is open.  Out: ``report.html``.
 Whatever happens (a cell fails, the deadline passes, the kernel dies, Ctrl-C), what was done so far
 is written first and the error is raised afterwards.  What only makes it (papermill, nbconvert) is
 loaded when it is made: every open notebook has a button for it.
+Begin with `make`; `keep` is for an open notebook, `page` draws the HTML.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class View:
         self.short_widget: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face
         stays whole."""
+        self.form: Any = None
+        """The form that it came out of; its cell shows what that form shows by then."""
 
     @property
     def summary(self) -> str:
@@ -104,6 +106,8 @@ class Drawn(View):
 
     def widget(self) -> W.Widget | None:
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
+        if self.short_widget is not None:
+            return self.short_widget
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
             above = style() + (page_frame(self.summary) if self._titled else "")

@@ -233,8 +233,18 @@ REDRAW = 0.4
 tenth of one."""
 
 
+class Idle(View):
+    """What a cell gets that awaits a form of which nothing was asked; a report leaves it out."""
+
+    def static(self) -> Markup:
+        """The sentence that says so."""
+        return el("div", super().static(), cls="nk-idle")
+
+
 class Form(View, ABC):
-    """``await form.run()`` does what its first button does.  A subclass says what that is."""
+    """Shown by one cell and awaited by the next: ``await form.run()`` does what its first button
+    does.  A subclass says what that is.
+    """
 
     IDLE = ""
     """What `run` says when the fields name nothing."""
@@ -262,6 +272,7 @@ class Form(View, ABC):
         self._cancel_requested = False
         self._answer: View | None = None
         self._displayed = False
+        self._line = W.HTML()
         self._marked: dict[W.Widget, str] = {}
         start.on_click(lambda _button: self._call_on_main_loop(self.begin))
         self.cancel.on_click(lambda _button: self._call_on_main_loop(self.stop))
@@ -357,6 +368,11 @@ class Form(View, ABC):
         return super()._repr_mimebundle_(include, exclude) | figure
 
     @property
+    def newest_answer(self) -> View | None:
+        """What came out last, by a click or a cell; None where nothing did."""
+        return self._answer
+
+    @property
     def running(self) -> bool:
         """Whether it is at work."""
         return self._task is not None and not self._task.done()
@@ -411,16 +427,14 @@ class Form(View, ABC):
             self.drawing.outputs = ()
         else:
             self.drawing.outputs = outputs(figure)
-        if self._displayed:
-            outcome.short_widget = W.HTML(
-                style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk")
-            )
+        self._hand_out(outcome)
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why nothing came out; what came out before is gone."""
         self._answer = View(self.CANCELLED if cancelled else why, Markup(""))
         self.drawing.outputs = ()
         self._show(self._answer.static())
+        self._line.value = _short_line(self._answer.summary)
 
     def stopped(self) -> str:
         """What Cancel raises in the cell that awaits."""
@@ -433,7 +447,7 @@ class Form(View, ABC):
                     "This form is already running; wait for it, or press Cancel first."
                 )
             if not self.asks():
-                return View(self.IDLE, Markup(""))
+                return self.nothing_asked()
             work = prepare()
         except NcclkitError as error:
             self._refuse(str(error))
@@ -462,6 +476,23 @@ class Form(View, ABC):
             raise
         self._end(lambda: self.finished(outcome))
         return outcome
+
+    def nothing_asked(self) -> View:
+        """What awaits the form gets where nothing was asked."""
+        nothing = Idle(self.IDLE, Markup(""))
+        self._hand_out(nothing)
+        return nothing
+
+    def _hand_out(self, outcome: View) -> None:
+        """Prepare what came out for the cell that awaits it.
+
+        Under a form that is on the page a line is enough.  All cells share it, so it is never older
+        than what the form shows.
+        """
+        outcome.form = self
+        self._line.value = _short_line(outcome.summary)
+        if self._displayed:
+            outcome.short_widget = self._line
 
     def _end(self, show: Callable[[], None]) -> None:
         """Show the last state, and unlock."""
@@ -533,6 +564,10 @@ def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget
         except NcclkitError as error:
             found[field] = str(error)
     return found
+
+
+def _short_line(summary: str) -> Markup:
+    return style() + el("div", el("p", summary, cls="nk-dim"), cls="nk")
 
 
 def _dim(reasons: Iterable[str]) -> Markup:

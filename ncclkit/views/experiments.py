@@ -407,7 +407,10 @@ class CheckForm(Form):
 
         Where `go` is False nothing is done.
         """
-        return await self._act(self._close) if go else View(self.IDLE, Markup(""))
+        if not go:
+            return self.nothing_asked()
+        closed: View = await self._act(self._close)
+        return closed
 
     def asks(self) -> bool:
         """Whether anything was found."""

@@ -155,7 +155,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
 
 def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
     """Each source under its name, which says whether it is a recording or a run."""
-    bundled = samples.recording_names()
+    bundled = samples.list_samples()
     parts = []
     said = []
     for name, source in sources.items():

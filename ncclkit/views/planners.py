@@ -16,7 +16,10 @@ from typing import Any
 import ipywidgets as W
 import plotly.graph_objects as go
 
-from ncclkit.analysis.stages import staged_test
+from ncclkit.analysis.loader_sweeps import LoaderSweep, measured_sweep
+from ncclkit.analysis.open_files import most_open_files
+from ncclkit.analysis.resumes import resumes
+from ncclkit.analysis.stages import Pair, staged_test
 from ncclkit.analysis.steps import last_step_events
 from ncclkit.analysis.worker_plans import (
     COUNTED,
@@ -29,7 +32,6 @@ from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
-from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
 from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page_frame, style
 from ncclkit.views._draw import blank
@@ -215,7 +217,7 @@ def _ranks(case: Case) -> tuple[int, str]:
 
 
 def _timeout_fields(case: Case) -> Fields:
-    starts = resume.resumes(case)
+    starts = resumes(case)
     replay = max((run.last.whole for run in starts), default=None)
     steps = []
     for run in starts:
@@ -376,7 +378,7 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
         f"{plural(plan.fewest, 'worker')} per rank are planned, for a step of"
         f" {plan.steps[plan.fewest]:.3g} ms; not measured here"
     )
-    found = runs.measured(case)
+    found = measured_sweep(case)
     if found:
         summary = (
             f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
@@ -387,13 +389,13 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     how = el(
         "p",
         "Measure it: ",
-        code("await nk.loader_sweep(case)"),
+        code("await nk.sweep_loaders(case)"),
         ", three interleaved repeats of each count.",
     )
     return Drawn(summary, figure, join(el("p", plan.words), how))
 
 
-def _add_measured_steps(figure: go.Figure, found: runs.LoaderSweep) -> None:
+def _add_measured_steps(figure: go.Figure, found: LoaderSweep) -> None:
     """The step times of a loader sweep, with the extent of their repeats."""
     # choices are ordered by workers, and without workers nothing is read ahead
     usual = max(row["prefetch"] for row in found.rows[:2])
@@ -618,9 +620,12 @@ def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
         names |= dict.fromkeys(plan.parts)
     styles = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
     for part, (colour, shape) in zip(names, styles, strict=False):
+        sizes = []
+        for plan in plans.values():
+            sizes.append(plan.parts.get(part, 0) / GIB)
         figure.add_bar(
             y=[*plans],
-            x=[plan.parts.get(part, 0) / GIB for plan in plans.values()],
+            x=sizes,
             name=part,
             orientation="h",
             marker={"color": colour, "pattern": {"shape": shape}},
@@ -633,7 +638,8 @@ def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
 
 
 def _files_fields(case: Case) -> Fields:
-    limit, shm = (_fact(case, name) for name in ("limits.nofile.soft", "limits.shm.free"))
+    limit = _fact(case, "limits.nofile.soft")
+    shm = _fact(case, "limits.shm.free")
     return {
         "ranks": Field("Ranks of the job", 32),
         "local": Field("Ranks of a host", *_local(case)),
@@ -650,7 +656,7 @@ def _files_fields(case: Case) -> Fields:
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks = max(values["ranks"], 2)
-    known = runs.most_open_files(case)
+    known = most_open_files(case)
     # two points give a line; one count of ranks says nothing of more of them
     if len(known) > 1:
         need = budgets.open_files_budget(known, ranks)
@@ -702,22 +708,25 @@ def _scaling_fields(case: Case) -> Fields:
         if event.data.buckets:
             sent = sum(event.data.buckets)
             break
+    # where the case knows no model: 7 billion parameters, two bytes a gradient
     model = ""
+    millions = 7000.0
+    item = 2
     if sent:
         model = "the DDP buckets of your script in this case, as float32"
+        item = 4
+        millions = round(sent / item / 1e6, 6)
+    latency = 10.0
+    bandwidth = 25.0
+    if line:
+        latency = round(line.latency_us, 2)
+        bandwidth = _speed(line)
     return {
-        "parameters": Field(
-            # buckets are counted in bytes of float32 gradients
-            "Parameters, millions",
-            round(sent / 4e6, 6) if sent else 7000.0,
-            model,
-        ),
-        "item": Field("Bytes of a gradient", 4 if sent else 2, model),
+        "parameters": Field("Parameters, millions", millions, model),
+        "item": Field("Bytes of a gradient", item, model),
         "bucket": Field("Bucket, MiB", 25.0),
-        "latency": Field(
-            "Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))
-        ),
-        "bandwidth": Field("Bandwidth, GB/s", *((_speed(line), source) if line else (25.0, ""))),
+        "latency": Field("Latency of a hop, µs", latency, source),
+        "bandwidth": Field("Bandwidth, GB/s", bandwidth, source),
         "compute": Field("Backward pass, ms", 500.0),
     }
 
@@ -734,25 +743,25 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
     Without pair tests, of the all_reduce curve.
     """
     pairs = staged_test(case).pairs
-    kinds: dict[str, list[Any]] = {}
+    kinds: dict[str, list[Pair]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair)
     if kinds:
         # the slowest path, as a ring is as fast as its slowest link
-        path, slow = min(
-            kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1])
-        )
-        speed = statistics.median(pair.bandwidth for pair in slow)
-        return (
-            MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed),
-            f"pair tests over {path}",
-        )
+        speeds = {path: _median_bandwidth(measured) for path, measured in kinds.items()}
+        slowest = min(speeds, key=speeds.__getitem__)
+        latency = statistics.median(pair.latency_us for pair in kinds[slowest])
+        return MessageCost(latency, 1e-3 / speeds[slowest]), f"pair tests over {slowest}"
     # without pairs the curve tells latency and bandwidth by its small and large messages
     points = [(m.ranks, float(m.bytes), m.time_us) for m in _reduces(case)]
     try:
         return budgets.fitted(points), "fitted to the all_reduce curve of this case"
     except ValueError:
         return None, ""
+
+
+def _median_bandwidth(pairs: Sequence[Pair]) -> float:
+    return statistics.median(pair.bandwidth for pair in pairs)
 
 
 def _reduces(case: Case) -> list[Measurement]:
@@ -825,23 +834,23 @@ def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
             "Nothing was measured here that could show its error: run a live test with stages"
             " first.",
         )
-    # measured again by the formula, so that its error is seen where it can be
-    off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
     cells = []
-    for measurement, error in zip(rows, off, strict=True):
+    errors = []
+    for measurement in rows:
+        planned = line.all_reduce(measurement.ranks, measurement.bytes)
+        error = planned / measurement.time_us - 1
+        errors.append(abs(error))
         cells.append(
             (
                 plural(measurement.ranks, "rank"),
                 format_bytes(measurement.bytes),
                 format_time(measurement.time_us),
-                format_time(line.all_reduce(measurement.ranks, measurement.bytes)),
+                format_time(planned),
                 f"{100 * error:+.0f} %",
             )
         )
-    said = (
-        f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} %"
-        " (median)."
-    )
+    usual = 100 * statistics.median(errors)
+    said = f"Where it was measured the model is off by {usual:.0f} % (median)."
     head = ("Ranks", "Size", "Measured", "Planned", "Error")
     return join(
         el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,28 @@ class ReportForm(Form):
             raise NcclkitError(
                 "A report is made of a notebook that is open, and kept in a case folder."
             )
+        values = dict(shell.user_ns["Out"])
         shown = {}
         for number, source in enumerate(shell.history_manager.input_hist_raw):
             # cells that were run twice are shown as they were last
-            value = shell.user_ns["Out"].get(number)
+            value = shown_by_now(values.get(number), values.values())
             shown[source] = {} if value is None else shell.display_formatter.format(value)[0]
         known = {name: shell.user_ns.get(name) for name in report.declared(self._notebook)}
         html = report.keep(self._notebook, self._case.path, known, shown)
         return _kept(html)
+
+
+def shown_by_now(value: Any, all_values: Iterable[Any]) -> Any:
+    """What a cell shows by now that returned `value`; None where another cell shows the same.
+
+    A click may have followed the cell that awaited a form: what came out last counts, and stands
+    once, where it was awaited.
+    """
+    if isinstance(value, View) and value.form is not None:
+        return value.form.newest_answer or value
+    if isinstance(value, Form) and any(getattr(one, "form", None) is value for one in all_values):
+        return None
+    return value
 
 
 def _opened(notebook: Path) -> Path:

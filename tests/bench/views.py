@@ -47,7 +47,7 @@ def cost(case: Case, names: Sequence[str]) -> None:
     """Print one line for each view."""
     for name in names:
         started = time.process_time()
-        view = getattr(nk, f"{name}_view")(case)
+        view = getattr(nk.show, name)(case)
         size = len(json.dumps(view._repr_mimebundle_()))
         print(f"{name:13} {time.process_time() - started:6.2f} s  {size / 1e3:5.0f} kB  {view.summary}")
 

@@ -25,17 +25,15 @@ from tests.browser.test_loop import form, press, waits
 from tests.reports import NOTEBOOKS
 
 KEPT = re.compile(
-    r"^import ncclkit|^attach$"
-    r"|nk\.(Case\.open|read_logs|diagnosis|banner_view|events_view|catalogue_view|\w+_form|live_test)\("
+    r"^import ncclkit"
+    r"|nk\.(Case\.open|read_logs|diagnose|show\.(banner|events|catalogue)|form\.\w+)\("
 )
 """Cells with a form, and those that they need."""
 ELSEWHERE = re.compile(
     r"^(stopgap|silent|late|practice|sweep|before|check|hung|example|stages) = "
-    r"|nk\.sample\(|_view\((nk\.|hung)|ask_form\(saw|case_dir \+"
+    r"|nk\.open_sample\(|show\.\w+\((nk\.|hung)|form\.ask\(saw|case_dir \+"
 )
 """Cells of further cases."""
-PRESSED = re.compile(r"await (form|loop)\.run\(")
-"""Lines that do what a button does."""
 SMALL = {"timeout": 10.0, "max_bytes": 4096, "ranks": 2, "logs_dir": "clicked"}
 BROKEN = "rank_killed"
 """The fault that the first story injects, and the folder that keeps what its job left."""
@@ -61,11 +59,11 @@ def _clickable(path: Any) -> Any:
         given = "parameters" in cell.metadata.get("tags", [])
         if cell.cell_type != "code" or not (given or KEPT.search(cell.source)) or ELSEWHERE.search(cell.source):
             continue
-        lines = [line for line in cell.source.splitlines() if not PRESSED.match(line)]
+        lines = cell.source.splitlines()
         if given:
             chosen = SMALL | {"case_dir": f"clicked_{path.stem}"}
             lines += [f"{name} = {value!r}" for name, value in chosen.items() if f"\n{name}: " in f"\n{cell.source}"]
-        judged = ["nk.diagnosis(case)"] * ("nk.check_form(case)" in cell.source)
+        judged = ["nk.diagnose(case)"] * ("nk.form.check(case)" in cell.source)
         cells.append(nbformat.v4.new_code_cell("\n".join(judged + lines)))
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     return nbformat.v4.new_notebook(cells=cells, metadata=kernel)

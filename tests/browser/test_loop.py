@@ -15,10 +15,10 @@ from tests.browser.test_logs import VIEW, WIDER
 NAME = "loop.ipynb"
 CELLS = (
     "import ncclkit as nk",
-    "case = nk.Case.open('loop_case')\nform = nk.lab_form(case, 'healthy', ranks=2, backend='gloo', timeout=6.0)\nform",
-    "nk.findings_view(nk.diagnosis(case))",
-    "loop = nk.check_form(case)\nloop",
-    "nk.quiz_view(case, 'wenet')",
+    "case = nk.Case.open('loop_case')\nform = nk.form.lab(case, 'healthy', ranks=2, backend='gloo', timeout=6.0)\nform",
+    "nk.show.findings(nk.diagnose(case))",
+    "loop = nk.form.check(case)\nloop",
+    "nk.show.quiz(case, 'wenet')",
 )
 FAULT, CAUSE = "uneven_data", "rank_divergence"
 """What is broken, and the cause that is found, at first without proof; it ends within seconds."""

@@ -26,11 +26,11 @@ NAME = "submit.ipynb"
 KEPT = (
     "parameters",
     "import ncclkit",
-    "nk.live_test(",
-    "nk.cluster_view(",
+    "nk.form.live_test(",
+    "nk.show.cluster(",
     "live.run()",
-    "nk.banner_view(",
-    "nk.report_form(",
+    "nk.show.banner(",
+    "nk.form.report(",
 )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit import checkpoints_view
 from ncclkit.core.model import NcclkitError
-from ncclkit.lab.course.resume import checkpoints
+from ncclkit.lab.course.checkpoints import read_checkpoints
+from ncclkit.lab.views.course import checkpoints_view
 
 
 def saved(path: Path, state: Any) -> Path:
@@ -40,7 +40,7 @@ def tensors(path: Path, *, cut: int = 0) -> Path:
     ],
 )
 def test_says_whether_the_loaders_are_in_it(tmp_path: Path, state: Any, position: bool) -> None:
-    (found,) = checkpoints(saved(tmp_path / "last.ckpt", state))
+    (found,) = read_checkpoints(saved(tmp_path / "last.ckpt", state))
     assert (found.whole, found.words, found.position) == (True, "", position)
 
 
@@ -53,7 +53,7 @@ def test_what_is_cut_or_damaged_is_not_whole(tmp_path: Path) -> None:
     tensors(tmp_path / "f.safetensors", cut=4)
     (tmp_path / "g.bin").write_bytes(pickle.dumps({"old": 1}))
     (tmp_path / "h.safetensors").write_bytes(b"no header at all")
-    found = {file.path.name[0]: (file.whole, file.words) for file in checkpoints(tmp_path)}
+    found = {file.path.name[0]: (file.whole, file.words) for file in read_checkpoints(tmp_path)}
     assert [name for name, (whole_, _) in found.items() if whole_] == ["a", "e"]
     assert [name for name, (whole_, _) in found.items() if whole_ is None] == ["g"]
     assert "model/data.pkl" in found["b"][1] and "ends too early" in found["c"][1] and found["d"][1] == "it is empty"
@@ -66,7 +66,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, tuple[str]]:
             return Path.touch, (tmp_path / "sprung",)  # type: ignore[return-value]
 
-    (found,) = checkpoints(saved(tmp_path / "trap.ckpt", {"loaders": Trap()}))
+    (found,) = read_checkpoints(saved(tmp_path / "trap.ckpt", {"loaders": Trap()}))
     assert found.position and not (tmp_path / "sprung").exists()
 
 

@@ -73,7 +73,7 @@ def test_a_live_test_is_compared_with_the_saved_baseline(tmp_path: Path, monkeyp
     assert "40 % slower" in told and len(curve) == 3 and curve[0].run.startswith("baseline of")
     assert "no difference beyond the spread on 3 sizes" in beside_baseline(measured(tmp_path / "c").measurements)[0]
     plan = Plan("probe", ("collective",), 2, "gloo", "python", 9.0)
-    figure = nk.curve_view(Run(plan, tmp_path, "done", 1.0, rows)).figure
+    figure = nk.show.curve(Run(plan, tmp_path, "done", 1.0, rows)).figure
     assert figure is not None and [str(line.name).startswith("baseline of") for line in figure.data].count(True) == 1
     assert figure.layout.yaxis.range[1] > max(curve[-1].busbw or 0.0, 1.04)
     mixed = [replace(row, time_us=row.time_us * factor) for row, factor in zip(rows, (1.0, 0.5, 0.5), strict=True)]
@@ -102,6 +102,6 @@ def test_the_command_saves_compares_and_exits_by_what_it_found(
 
 def test_the_picture_has_a_curve_for_each_case_and_the_baseline_a_line(tmp_path: Path) -> None:
     old, new = measured(tmp_path / "october"), measured(tmp_path / "november", 1.5, "2.27.5")
-    view = nk.compare_view(old, new)
+    view = nk.show.compare(old, new)
     assert {"october", "november"} <= {str(trace.name) for trace in view.figure.data}  # type: ignore[attr-defined]
     assert "2.26.2 → 2.27.5" in view.static() and "50 % slower" in view.static()

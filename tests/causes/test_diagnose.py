@@ -13,7 +13,7 @@ from ncclkit.causes.engine import diagnose, judge
 from ncclkit.causes.order import rank_findings
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, Strength, found
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from tests.causes.specimens import ROOT, judged, load
 
 
@@ -115,6 +115,6 @@ def test_the_case_keeps_every_verdict(tmp_path: Path) -> None:
 
 def test_models_that_differ_are_not_answered_with_the_lengths_of_batches() -> None:
     """DDP compares the models in its constructor, before any batch is read."""
-    found = next(f for f in diagnose(sample("mixed_versions")).findings if f.cause == "shape_mismatch")
+    found = next(f for f in diagnose(open_sample("mixed_versions")).findings if f.cause == "shape_mismatch")
     said = " ".join(f"{advice.do} {advice.code} {advice.risk}" for advice in found.advice)
     assert "same model on all ranks" in said and not re.search(r"drop_last|pad|lengths", said)

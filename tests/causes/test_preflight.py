@@ -16,7 +16,7 @@ from ncclkit.causes.order import rank_findings
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.core.resources import UNITS, set_job_spec
-from ncclkit.evidence.samples import recording_names
+from ncclkit.evidence.samples import list_samples
 from tests.causes.hosts import BAD, CLEAR, GOOD
 from tests.causes.test_experiments import sound
 from tests.record.machine import machine_at
@@ -237,7 +237,7 @@ def test_captured_machines_have_the_risks_that_are_known_of_them(name: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", recording_names())
+@pytest.mark.parametrize("name", list_samples())
 def test_risks_change_nothing_in_the_judgement_of_a_job(name: str) -> None:
     """Every bad fact of this page, each on a host of its own: the causes that the job shows keep place and strength."""
     job = sample(name)

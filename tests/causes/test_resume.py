@@ -12,7 +12,7 @@ from ncclkit.causes._resuming import keep_position
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event
 from ncclkit.evidence.logs import read_logs
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 
 
 def stack(*frames: tuple[str, str]) -> Case:
@@ -41,7 +41,7 @@ def test_who_reads_data_again_is_told_to_keep_its_place(frame: tuple[str, str], 
 
 
 def test_the_recorded_late_rank_gets_it_first() -> None:
-    first = diagnose(sample("rank_late")).findings[0]
+    first = diagnose(open_sample("rank_late")).findings[0]
     assert first.cause == "slow_rank" and "StatefulDataLoader" in first.advice[0].code
 
 
@@ -104,7 +104,7 @@ def test_where_nobody_knows_what_the_rank_did_a_look_stands_first() -> None:
 
 
 def test_where_a_stack_shows_what_the_rank_did_no_look_stands_before_the_remedy() -> None:
-    known = diagnose(sample("rank_late")).findings[0]
+    known = diagnose(open_sample("rank_late")).findings[0]
     assert known.strength in ("likely", "proven")
     assert not any(advice.do.startswith("Look first: ") for advice in known.advice)
 

@@ -15,7 +15,7 @@ from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, cite
-from ncclkit.evidence.samples import HERE, recording_names, sample
+from ncclkit.evidence.samples import HERE, list_samples, open_sample
 from tests.recordings import RECORDINGS, TWO_HOSTS, recorded, title
 
 pytestmark = pytest.mark.slow
@@ -28,10 +28,10 @@ def judged(folder: Path, *gone: str) -> tuple[Diagnosis, dict[str, Any]]:
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
-    assert {"healthy", "rank_late", "ifname_missing", "rank_raises"} <= set(recording_names())
+    assert {"healthy", "rank_late", "ifname_missing", "rank_raises"} <= set(list_samples())
 
 
-@pytest.mark.parametrize("name", recording_names())
+@pytest.mark.parametrize("name", list_samples())
 def test_each_says_where_it_was_recorded(name: str) -> None:
     about = Case.open(HERE / name, read_only=True).about
     assert (
@@ -48,7 +48,7 @@ def test_each_says_where_it_was_recorded(name: str) -> None:
 
 def test_a_healthy_run_gives_nothing() -> None:
     assert judged(TWO_HOSTS / "healthy")[0].findings == ()
-    found = diagnose(sample("healthy"))
+    found = diagnose(open_sample("healthy"))
     assert found.findings == () and found.exit_code == 0
     assert found.job["ranks"] == 4 and found.job["nccl"] == "2.28.9" and found.job["transports"] == {"P2P": 4}
 

@@ -106,7 +106,7 @@ def test_the_answers_that_the_notebook_gives_lead_there_and_stand_below_the_gues
     whole = "\n".join(sources(story))
     given = r"`(\w+:(?:yes|no|unknown)(?:, \w+:(?:yes|no|unknown))*)` in the parameter"
     (told,) = re.findall(given, " ".join(whole.split()))
-    assert whole.index("nk.guess(") < whole.index(
+    assert whole.index("nk.show.guess(") < whole.index(
         told.split(",")[0] + ("," if "," in told else "`")
     )
     case, _, _ = judged(story)

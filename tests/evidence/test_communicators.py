@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclkit.analysis.communicators import communicators, rings, transports, variables
-from ncclkit.evidence.samples import recording_names
+from ncclkit.evidence.samples import list_samples
 from tests.evidence.jobs import COMM_ID, child, init, line, pointer, started
 from tests.recordings import sample
 
@@ -82,7 +82,7 @@ def test_recorded_runs_have_one_communicator(name):
     assert made.complete == (name in WHOLE)
 
 
-@pytest.mark.parametrize("name", sorted({*recording_names()} - WHOLE - FAILED - {*OTHERWISE}))
+@pytest.mark.parametrize("name", sorted({*list_samples()} - WHOLE - FAILED - {*OTHERWISE}))
 def test_communicators_of_the_stories_are_no_larger_than_their_jobs(name):
     case = sample(name)
     made = communicators(case.events)

@@ -10,7 +10,7 @@ import pytest
 from ncclkit.analysis.message_sizes import buckets_of, heaviest, message_sizes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from ncclkit.live import tune
 from tests.cases import read_files
 
@@ -18,7 +18,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def test_dumps_of_the_flight_recorder_show_sizes() -> None:
-    calls = message_sizes(sample("rank_late"))
+    calls = message_sizes(open_sample("rank_late"))
     assert calls["all_reduce", 67588] == 4 and calls["broadcast", 4] == 1
 
 

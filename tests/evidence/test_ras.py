@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import asdict
 
 from ncclkit import evidence
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 
 DATA = Path(__file__).parent / "ras"
 WORLD, OTHER = "0xc79f4d8d6eae7162", "0x81d564e230a45639"
@@ -145,7 +145,7 @@ def test_a_report_is_read_to_its_end(read_text):
 
 
 def test_the_recorded_hang_still_reads():
-    (comm,) = sample("hang").of("ras.communicator")
+    (comm,) = open_sample("hang").of("ras.communicator")
     assert comm.data.behind == [2] and comm.data.counts == {"AllReduce": {"2": 6}}
 
 

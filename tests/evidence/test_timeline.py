@@ -11,7 +11,7 @@ from ncclkit.analysis import rank_states
 from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, reported_by_others, timelines
 from ncclkit.core.model import Event, fields_of
-from ncclkit.evidence.samples import recording_names
+from ncclkit.evidence.samples import list_samples
 from tests.cases import case_of
 from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout
 from tests.recordings import sample
@@ -76,7 +76,7 @@ def test_recorded_runs(name):
     assert (told[odd].end.startswith(ENDS[name][0]), told[other].end.startswith(ENDS[name][1])) == (True, True)
 
 
-@pytest.mark.parametrize("name", sorted({*recording_names()} - {*ENDS}))
+@pytest.mark.parametrize("name", sorted({*list_samples()} - {*ENDS}))
 def test_every_rank_of_the_other_recordings_has_a_story(name):
     case = sample(name)
     told = timelines(case)

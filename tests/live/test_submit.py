@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
-from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
+import ncclkit as nk
+from ncclkit import evidence
 from ncclkit.agent import private, wire
 from ncclkit.cli import main
 from ncclkit.cli.parser import command_parser
@@ -112,7 +113,7 @@ def test_a_command_that_hangs_fails_or_prints_nothing_known_is_a_fact(fake: Path
     assert "did not answer within" in known["scheduler.jobs"].why
     assert known["scheduler.accounts"].why == "sacctmgr: no access"
     assert [row["name"] for row in known["scheduler.partitions"].value] == ["gpu"]
-    shown = cluster_view(filled(known.values()))
+    shown = nk.show.cluster(filled(known.values()))
     assert "login node of a Slurm cluster (1 partition" in shown.summary and "no access" in shown.static()
 
 
@@ -135,11 +136,11 @@ def test_forms_that_run_nothing_on_a_login_node_show_the_card(fake: Path, tmp_pa
     commands(fake, sbatch="exit 1", sinfo="echo 'gpu|idle|4|gpu:h100:8|192'", squeue="exit 1", sacctmgr="exit 1")
     commands(fake, scontrol="echo PartitionName=gpu Default=YES State=UP")
     case = Case.open(tmp_path / "case")
-    for form, verb in ((check_form(case), "diagnose --check"), (tune_form(case), "tune")):
+    for form, verb in ((nk.form.check(case), "diagnose --check"), (nk.form.tune(case), "tune")):
         card = form.layout()[0].value
         assert f"ncclkit submit -N 2 {verb}" in card and "8 h100" in card and "job=" not in card
     case.facts = [Fact("scheduler.version", "1")]  # the notebook has its own card
-    assert len(check_form(case).layout()) == len(tune_form(case).layout()) - 1
+    assert len(nk.form.check(case).layout()) == len(nk.form.tune(case).layout()) - 1
 
 
 def test_what_is_refused_on_a_login_node_names_its_own_verb(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,9 +165,9 @@ def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) 
     assert plan.ranks == 2
     with pytest.raises(NcclkitError, match="an experiment does not run here unasked"):
         asyncio.run(probe.plan_here(case, plan))
-    run = asyncio.run(live_test(case).run())
+    run = asyncio.run(nk.form.live_test(case).run())
     assert run.reason == "not started" and "ncclkit submit probe" in run.summary and not case.runs()
-    assert type(live_test(case, "here")).__name__ == "LiveTest"
+    assert type(nk.form.live_test(case, "here")).__name__ == "LiveTest"
 
 
 def test_the_form_on_a_login_node_shows_what_sbatch_gets(fake: Path, tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_the_form_on_a_login_node_shows_what_sbatch_gets(fake: Path, tmp_path: P
         Fact("scheduler.partitions", scheduler.partitions(NODES, LIMITS)),
         Fact("scheduler.accounts", accounts),
     ]
-    form: Any = live_test(case, "-N 2 -p gpu --container 'apptainer exec --nv a.sif'", ranks=4)
+    form: Any = nk.form.live_test(case, "-N 2 -p gpu --container 'apptainer exec --nv a.sif'", ranks=4)
     proposed = [form.job[name].options for name in ("partition", "account", "qos")]
     assert proposed == [("gpu", "cpu"), ("ml",), ("normal", "high")]
     form.job["reservation"].value = "<b>&"
@@ -396,7 +397,7 @@ def test_a_live_test_from_the_login_node_and_back(tmp_path: Path) -> None:
     assert again.stdout == done.stdout and "ncclkit probe --max-bytes 4KiB: Job" in again.stderr
     case = Case.open(place / "case")
     assert {fact.host for fact in case.facts_of("host.kernel")} == {"n1", "n2"} and len(case.measurements) == 4
-    form: Any = live_test(case)  # the notebook, opened after the job has ended
+    form: Any = nk.form.live_test(case)  # the notebook, opened after the job has ended
     assert asyncio.run(form.run()).reason == "done" and queue() == ""
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
+import nbformat
 from nbformat import NotebookNode, ValidationError, validate
 from papermill import inspect_notebook
 
 Rule = Callable[[NotebookNode], Iterator[str]]
 
 CHECKED = "nbval-check-output"
+MAKES_A_FORM, OF_THE_REPORT = "nk.form.", "nk.form.report("
 MOST_LINES, MOST_CELLS, LEAST_WORDS = 5, 17, 12
 FORBIDDEN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With)
 MACHINE_PATH = re.compile(r"""["'](?:~|/(?:home|root|tmp|usr|opt|etc|var|mnt|scratch|data|work|nfs|path|Users)\b)""")
@@ -82,9 +85,37 @@ def imports_once(nb: NotebookNode) -> Iterator[str]:
             return
 
 
+def form_of(cell: NotebookNode) -> str:
+    """The variable of the form that a cell shows, as `form = nk.form.tune(case)` and then `form`; "" for others."""
+    body = getattr(tree(cell), "body", [])
+    if len(body) < 2 or not isinstance(body[-1], ast.Expr) or not isinstance(body[-2], ast.Assign):
+        return ""
+    made, shown = body[-2], ast.unparse(body[-1])
+    return shown if ast.unparse(made.targets[0]) == shown and MAKES_A_FORM in ast.unparse(made.value) else ""
+
+
+def awaits(cell: NotebookNode, form: str) -> bool:
+    """Whether a cell awaits this form."""
+    return bool(form) and f"await {form}.run(" in cell.source
+
+
+def forms_are_shown_and_then_awaited(nb: NotebookNode) -> Iterator[str]:
+    """One rhythm, so that a click and Run All do the same; the report of the page itself only has its button."""
+    code = code_cells(nb)
+    for (i, cell), (_, following) in pairwise([*code, (-1, nbformat.v4.new_code_cell())]):
+        if cell.source.startswith(OF_THE_REPORT):
+            continue
+        form = form_of(cell)
+        if MAKES_A_FORM in cell.source and (not form or "await " + form in cell.source):
+            yield f"cell {i}: a form is assigned to a name and shown by its last line, and awaited by the next cell"
+        elif form and not awaits(following, form):
+            yield f"cell {i}: the next code cell must await {form}.run()"
+
+
 def prose_before_code(nb: NotebookNode) -> Iterator[str]:
-    for i, _ in code_cells(nb):
-        if i > 2 and nb.cells[i - 1].cell_type != "markdown":
+    for i, cell in code_cells(nb):
+        above = nb.cells[i - 1]
+        if i > 2 and above.cell_type != "markdown" and not awaits(cell, form_of(above)):
             yield f"cell {i}: code without prose directly before it"
 
 
@@ -95,8 +126,11 @@ def cells_are_short(nb: NotebookNode) -> Iterator[str]:
 
 
 def cells_are_few(nb: NotebookNode) -> Iterator[str]:
-    if (count := len(code_cells(nb))) > MOST_CELLS:
-        yield f"{count} code cells, at most {MOST_CELLS}"
+    """A form and the cell that awaits it are one step."""
+    cells = [cell for _, cell in code_cells(nb)]
+    count = len(cells) - sum(awaits(after, form_of(cell)) for cell, after in pairwise(cells))
+    if count > MOST_CELLS:
+        yield f"{count} steps of code, at most {MOST_CELLS}"
 
 
 def no_logic(nb: NotebookNode) -> Iterator[str]:
@@ -153,6 +187,7 @@ RULES: tuple[Rule, ...] = (
     has_one_title,
     declares_parameters,
     imports_once,
+    forms_are_shown_and_then_awaited,
     prose_before_code,
     cells_are_short,
     cells_are_few,

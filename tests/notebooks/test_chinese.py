@@ -22,7 +22,7 @@ from tests.reports import CHINESE, NOTEBOOKS, ROOT
 CJK = "[\u4e00-\u9fff]"
 PAGES = [(ROOT / "README.zh.md", ROOT / "README.md"), (ROOT / "docs" / "course.zh.md", ROOT / "docs" / "course.md")]
 TOLD = [path for path in CHINESE if path.parent.name == "cases"]
-ASKING = ("nk.guess(", "nk.quiz_view(")
+ASKING = ("nk.show.guess(", "nk.show.quiz(")
 GLOSSARY = ROOT / "docs" / "glossary.zh.md"
 PAIRS = [pytest.param(chinese, original, id=chinese.stem) for chinese, original in CHINESE.items()]
 PARTS = {
@@ -95,7 +95,7 @@ def test_every_cell_of_prose_is_translated_and_keeps_its_parts(chinese: Path, or
 def test_every_choice_is_translated_above_its_question_and_none_is_marked(chinese: Path) -> None:
     story, book = STORIES[CHINESE[chinese].stem.partition("_")[2]], nbformat.read(chinese, as_version=4)
     above = {view: cell.source for cell, after in pairwise(book.cells) for view in ASKING if view in after.source}
-    for questions, view in (([story.guess], "nk.guess("), (story.quiz, "nk.quiz_view(")):
+    for questions, view in (([story.guess], "nk.show.guess("), (story.quiz, "nk.show.quiz(")):
         quoted = re.findall(r"^> \*\*(.*)\*\*\n>\n((?:> - .*\n?)+)", above[view], re.M)
         for question, (asked, rows) in zip(questions, quoted, strict=True):
             choices = [row.removeprefix("> - ").rpartition("：")[0].partition("：")[0] for row in rows.splitlines()]

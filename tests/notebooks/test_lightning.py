@@ -8,7 +8,7 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.experiments import fixes
-from ncclkit.lab.course.resume import resumes
+from ncclkit.analysis.resumes import resumes
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "2_lightning.ipynb"

@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import cite
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from tests.reports import NOTEBOOKS, made
 
 
@@ -47,7 +47,7 @@ def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
     expected = any("busbw" in curve and "expected" in curve for curve in curves)
     assert any("busbw" in curve for curve in curves)
     assert expected or "Noreference" in read  # beside other tests the host is busy
-    recorded = diagnose(sample("rank_late")).findings[0]
+    recorded = diagnose(open_sample("rank_late")).findings[0]
     assert squeezed(recorded.say) not in read and "skip_batches" not in read
     assert [word for word in ("Cancel", "Changethevalues", "Checkthis", "Makethereport") if word in read] == []
     banner = soup.select_one("section.prose:first-child .nk-banner")
@@ -75,7 +75,7 @@ def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
 def test_a_reader_of_the_logs_finds_culprit_lines_and_advice() -> None:
     case, _ = made(next(path for path in NOTEBOOKS if path.stem == "03_logs"))
     read = squeezed(BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser").main.get_text(" "))
-    root = diagnose(sample("eight_ranks_late")).findings[0]
+    root = diagnose(open_sample("eight_ranks_late")).findings[0]
     assert squeezed(root.say) in read and "somebodyelse'sjob" in read
     assert squeezed(cite(root.evidence[0])["text"].splitlines()[0]) in read
     assert squeezed(root.advice[0].do) in read

@@ -25,6 +25,8 @@ def source(path: Path) -> str:
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
 
 
+OF_THE_LINES = r"nk\.diagnose\(saw\)|await asked\.run"
+"""Code of the cells that show what the posted lines say: the findings, the form that asks, and what it shows."""
 BELOW = {
     "recbole": "puts it into the store under the key",
     "lightning": "What a checkpoint holds, and what it does not",
@@ -38,22 +40,22 @@ BELOW = {
 @each
 def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], " ".join(source(path).split())
-    assert whole.index(BELOW[name]) > whole.index("nk.guess(") and whole.count(BELOW[name]) == 1
+    assert whole.index(BELOW[name]) > whole.index("nk.show.guess(") and whole.count(BELOW[name]) == 1
 
 
 @each
 def test_the_posted_lines_and_the_first_question_stand_before_the_guess(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     code = [cell.source for _, cell in code_cells(book)]
-    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.ask_form(saw, nk.diagnosis(saw))", "nk.guess(")
+    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.form.ask(saw, nk.diagnose(saw))", "nk.show.guess(")
     places = [next(number for number, cell in enumerate(code) if call in cell) for call in calls]
-    assert places == sorted(places) and "await asked.run(answers)" in code[places[2]]
+    assert places == sorted(places) and code[places[2] + 1] == "await asked.run(answers)"
 
 
 @each
 def test_guess_proof_and_quiz_stand_in_this_order_and_hold_no_answer(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], source(path)
-    places = [whole.index(f'nk.{call}(case, "{name}")') for call in ("guess", "proof_view", "quiz_view")]
+    places = [whole.index(f'nk.show.{call}(case, "{name}")') for call in ("guess", "proof", "quiz")]
     assert places == sorted(places)
     cells = [cell.source for _, cell in code_cells(nbformat.read(path, as_version=4))]
     code = "\n".join(cell for cell in cells if not cell.startswith("saw = "))  # posted lines name ranks
@@ -141,8 +143,8 @@ def test_the_report_folds_every_answer_and_shows_no_verdict_before_the_question(
     assert all(said in folds[number].text for number, q in enumerate(story.quiz, 1) for said in q.choices.values())
     for one in main.select("details"):
         one.decompose()  # what is folded is not read by who does not ask
-    of_the_lines = [step for step in main.select("section.step") if "nk.diagnosis(saw)" in step.get_text()]
-    assert len(of_the_lines) == 2
+    of_the_lines = [step for step in main.select("section.step") if re.search(OF_THE_LINES, step.get_text())]
+    assert len(of_the_lines) == 3
     suspects = of_the_lines[-1].get_text(" ")
     assert sum(cause in suspects for cause in catalogue()) >= 3 and "The question" in suspects
     for step in of_the_lines:

@@ -8,6 +8,7 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.experiments import baseline, fixes
+from ncclkit.analysis.loader_sweeps import measured_sweep
 from ncclkit.lab.course import runs
 from tests.reports import NOTEBOOKS, made
 
@@ -20,7 +21,7 @@ def test_the_starved_rank_is_found_fixed_and_planned() -> None:
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("cpu_contention", "proven", [1, 2, 3])
     (fix,) = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"cpu_contention": "proven"})
-    sweep = runs.measured(Case.open(folder / "loader_sweep", read_only=True))
+    sweep = measured_sweep(Case.open(folder / "loader_sweep", read_only=True))
     assert sweep is not None and len(sweep.rows) == len(runs.CHOICES)
     assert baseline.last(Case.open(folder / "works", read_only=True)).reason == "done"  # two ranks on the same cores
     page = (folder / "report.html").read_text(encoding="utf-8")

@@ -31,9 +31,9 @@ if b"agent.pyz" in command:
 CELLS = (
     'case_dir: str = "case"\nvariables: str = ""',
     "import ncclkit as nk",
-    "case = nk.Case.open(case_dir)\nnk.facts_view(case)",
-    "nk.findings_view(nk.diagnosis(case))",
-    "nk.events_view(case)",
+    "case = nk.Case.open(case_dir)\nnk.show.facts(case)",
+    "nk.show.findings(nk.diagnose(case))",
+    "nk.show.events(case)",
     "variables",
 )
 LOG = f"""

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ncclkit import scaling_view
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import runs
+from ncclkit.lab.views.course import scaling_view
 from ncclkit.lab.course.runs import BY_HAND, LIBRARY, Step
 from ncclkit.lab.faults import catalogue, injection
 
@@ -52,7 +52,7 @@ def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
 
 
 def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
-    (done,) = asyncio.run(runs.scaling_run(Case.open(tmp_path), "3", backend="gloo"))
+    (done,) = asyncio.run(runs.run_scaling(Case.open(tmp_path), "3", backend="gloo"))
     assert done.run.reason == "done", done.run.summary
     assert {m.op: m.wrong for m in done.run.measurements} == {LIBRARY: 0, BY_HAND: 0}
     assert done.one is not None and done.pairs is not None and done.limit
@@ -62,7 +62,7 @@ def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed", ["", "two", "1", "2,4", "65", "-2"])
 def test_bad_counts_are_one_sentence(typed: str) -> None:
     with pytest.raises(NcclkitError, match="whole numbers from 2 to 64"):
-        asyncio.run(runs.scaling_run(Case(), typed, backend="gloo"))
+        asyncio.run(runs.run_scaling(Case(), typed, backend="gloo"))
 
 
 @pytest.mark.parametrize(("gpus", "counts", "backend"), [(1, "2 4", "gloo"), (2, "2 4", "nccl"), (0, "2 4", "gloo")])
@@ -78,7 +78,7 @@ def test_gpus_that_are_too_few_for_any_count_are_left_alone(
     monkeypatch.setattr(runs.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
     monkeypatch.setattr(runs.probe, "execute", started)
     with pytest.raises(Stop, match=f"2 {backend}"):
-        asyncio.run(runs.scaling_run(Case(), counts))
+        asyncio.run(runs.run_scaling(Case(), counts))
 
 
 def test_files_go_on_in_a_straight_line() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from ncclkit import loader_sweep_view
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.analysis.loader_sweeps import FIELDS, measured_sweep
 from ncclkit.lab.course import runs
+from ncclkit.lab.views.course import loader_sweep_view
 from ncclkit.live import probe
 from tests.processes import leftovers
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
     steps = {"step_ms": step_ms, "low_ms": 0.95 * step_ms, "high_ms": 1.05 * step_ms}
-    return dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0)} | steps | more
+    return dict.fromkeys(FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0)} | steps | more
 
 
 def case_of(*rows: object, **more: Any) -> Case:
@@ -33,9 +34,9 @@ def case_of(*rows: object, **more: Any) -> Case:
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    run = asyncio.run(runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo"))
+    run = asyncio.run(runs.sweep_loaders(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo"))
     assert run.reason == "done", run.summary
-    found = runs.measured(Case.open(tmp_path, read_only=True))
+    found = measured_sweep(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
     assert [(one["workers"], one["prefetch"]) for one in found.rows] == [(0, 0), (2, 1)]
     assert all(0 < one["low_ms"] <= one["high_ms"] for one in found.rows)
@@ -75,19 +76,19 @@ def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         plans.append(plan)
 
     monkeypatch.setattr(probe, "execute", execute)
-    asyncio.run(runs.loader_sweep(Case(), choices=((0, 2), (2, 1)), backend="gloo"))
+    asyncio.run(runs.sweep_loaders(Case(), choices=((0, 2), (2, 1)), backend="gloo"))
     assert plans[0].argv[plans[0].argv.index("--choices") + 1] == "0:2,2:1,0:2,2:1,0:2,2:1"
 
 
 def test_repeats_of_a_choice_share_a_row() -> None:
-    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
+    found = measured_sweep(case_of(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
     assert found is not None and [one["step_ms"] for one in found.rows] == [41.0, 21.0]
     assert (found.rows[1]["low_ms"], found.rows[1]["high_ms"]) == pytest.approx((19.0, 23.1))
     assert found.knee.value == 2
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
-    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
+    found = measured_sweep(case_of(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
     assert found is not None and found.knee.value == 2 and found.rule.value == 0
 
 
@@ -112,4 +113,4 @@ def test_the_view_says_what_follows(case: Case, says: str) -> None:
 @pytest.mark.parametrize("choices", [(), ((-1, 2),), ((1, 0),), ((1,),)])
 def test_a_sweep_that_cannot_be_run_is_refused_in_one_sentence(tmp_path: Path, choices: Any) -> None:
     with pytest.raises(NcclkitError, match=r"choice"):
-        asyncio.run(runs.loader_sweep(Case.open(tmp_path), choices=choices))
+        asyncio.run(runs.sweep_loaders(Case.open(tmp_path), choices=choices))

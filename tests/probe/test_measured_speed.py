@@ -64,7 +64,7 @@ def test_below_half_of_nvlink_is_amber_in_every_face(tmp_path: Path, share: floa
     assert (found.verdict, found.exit_code) == ("slow", 1)
     assert SAID in found.headline and SAID in found.text()
     assert found.to_dict()["verdict"] == "slow" and SAID in found.to_dict()["measured"]
-    banner = nk.banner_view(case, found)
+    banner = nk.show.banner(case, found)
     assert "nk-edge-slow" in banner.static() and "▲ slower than it should be" in words(banner)
     assert "Nothing needs to be done" not in words(banner)
 
@@ -158,9 +158,9 @@ def test_what_is_exceeded_was_no_maximum() -> None:
     """Measured 1.50 GB/s beside 1.27 GB/s "at most"."""
     run = run_of(1.50, LOOPBACK, bytes=1 << 24, backend="gloo")
     (judged,) = bandwidth.judgements(run.measurements, run.expectations)
-    faces = [judged.summary, str(run.measurements[0]), nk.curve_view(run).summary, words(nk.measurements_view(run))]
+    faces = [judged.summary, str(run.measurements[0]), nk.show.curve(run).summary, words(nk.show.measurements(run))]
     assert not [face for face in faces if "118" in face or "normal" in face], faces
-    assert "no maximum" in judged.summary and "no maximum" in nk.curve_view(run).summary
+    assert "no maximum" in judged.summary and "no maximum" in nk.show.curve(run).summary
     assert not (judged.normal or judged.used_well or judged.low)
     assert "of about 1.27 GB/s busbw = 47 %" in bandwidth.judge_curve([replace(ROW, busbw=0.6)], LOOPBACK).summary  # type: ignore[union-attr]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import telemetry_view
+from ncclkit.views.telemetry import telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis import stages
 from ncclkit.causes.engine import diagnose

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence, pairs_view, telemetry_view
+from ncclkit import evidence
+from ncclkit.views.pairs import pairs_view
+from ncclkit.views.telemetry import telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose

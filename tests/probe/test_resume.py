@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from ncclkit import checkpoints_view, evidence, resume_view
+from ncclkit import evidence
+from ncclkit.lab.views.course import checkpoints_view, resume_view
 from ncclkit.agent import wire
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan
-from ncclkit.lab.course.resume import Resume, checkpoints, resumes
+from ncclkit.analysis.resumes import Resume, resumes
+from ncclkit.lab.course.checkpoints import read_checkpoints
 from ncclkit.lab.programs.stories import resume
 from ncclkit.live import probe
 from tests.processes import WARM
@@ -49,7 +51,7 @@ def test_a_restored_loader_goes_on_where_a_replay_would_and_reads_nothing_again(
     assert restored == pytest.approx(replayed, abs=2e-3) and len(restored) == 12
     assert (slow.last.rank, slow.last.read, slow.last.of) == (1, 40, 40) and slow.last.whole >= 1
     assert slow.first is not None and slow.first >= 1 and {start.of for start in quick.starts} == {0}
-    assert [file.position for file in checkpoints(tmp_path)] == [False, True]
+    assert [file.position for file in read_checkpoints(tmp_path)] == [False, True]
     assert "loaders' state restored: after" in resume_view(case).summary
     assert checkpoints_view(tmp_path).summary.startswith("1 of 2 files")
 

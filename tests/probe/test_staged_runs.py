@@ -24,11 +24,11 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement
 from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import runs
-from ncclkit.lab.course.runs import Stage, staged_run
+from ncclkit.lab.course.runs import Stage, run_stages
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.programs.inject import program
 from ncclkit.lab.programs.stories import interactions
-from ncclkit.views.course import backend_view, loss_difference, stages_view
+from ncclkit.lab.views.course import backend_view, loss_difference, stages_view
 from tests.reports import ENV
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -62,7 +62,7 @@ def test_no_step_is_like_the_one_before() -> None:
 def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     stages = asyncio.run(
-        staged_run(case, "stories.interactions", {"ranks": 1, "nonsense": 1}, {"ranks": 1}, backend="gloo")
+        run_stages(case, "stories.interactions", {"ranks": 1, "nonsense": 1}, {"ranks": 1}, backend="gloo")
     )
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
@@ -113,9 +113,9 @@ def test_four_ranks_on_fewer_gpus_are_those_of_simulated_hosts(
     monkeypatch.setattr(runs.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
     monkeypatch.setattr(runs.probe, "execute", execute)
     case = Case.open(tmp_path)
-    asyncio.run(staged_run(case, "stories.interactions", {"ranks": 2}, {"ranks": 4}, simulate_hosts=hosts))
-    asyncio.run(runs.backend_run(case, 4, simulate_hosts=hosts))
-    asyncio.run(runs.scaling_run(case, "2 4", simulate_hosts=hosts))
+    asyncio.run(run_stages(case, "stories.interactions", {"ranks": 2}, {"ranks": 4}, simulate_hosts=hosts))
+    asyncio.run(runs.run_backends(case, 4, simulate_hosts=hosts))
+    asyncio.run(runs.run_scaling(case, "2 4", simulate_hosts=hosts))
     nccl = [plan for plan in plans if plan.backend == "nccl"]
     assert [(plan.ranks, plan.simulate_hosts) for plan in nccl] == [
         (2, min(hosts, 2)), (4, hosts), (4, hosts), (2, min(hosts, 2)), (4, hosts)

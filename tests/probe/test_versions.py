@@ -16,7 +16,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.faults.injection import inject
 from ncclkit.lab.programs.inject import versions
@@ -49,7 +49,7 @@ def test_the_experiment_and_the_fix_leave_one_release() -> None:
 
 
 def test_the_recording_names_the_host_and_asks_what_decides() -> None:
-    first = diagnose(sample("mixed_versions")).findings[0]
+    first = diagnose(open_sample("mixed_versions")).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("version_mismatch", "likely", ("node-2",))
     assert "0.3 on ranks 2 and 3 (node-2), 0.4 on ranks 0 and 1 (node-1)" in first.say
     assert first.next is not None and first.next.plan == {"hosts": 1}

@@ -99,18 +99,19 @@ def _done(page: Any, place: int) -> None:
 def _act(page: Any, place: int, source: str) -> None:
     """What a student does with the widgets that a cell has put there."""
     cell = page.locator(".jp-Notebook .jp-Cell").nth(place)
-    if "nk.guess(" in source:
+    if "nk.show.guess(" in source:
         cell.locator("input[type=radio]").first.click()
         cell.get_by_role("status").filter(has_text="Kept.").wait_for()
-    if "nk.proof_view(" in source:
+    if "nk.show.proof(" in source:
         cell.get_by_text("your first guess").wait_for()
-    if "nk.quiz_view(" in source:
+    if "nk.show.quiz(" in source:
         _quiz(cell)
-    if "nk.report_form(" in source:
+    if "nk.form.report(" in source:
         cell.locator("button", has_text="Make the report").click()
         cell.get_by_role("link", name="Download it").wait_for(timeout=2000 * REACT)
-    if source.rstrip().endswith("\nloop"):
-        assert "Before" in cell.inner_text() and "After" in cell.inner_text()
+    if source == "await loop.run()":
+        shown = page.locator(".jp-Notebook .jp-Cell").nth(place - 1).inner_text()
+        assert "Before" in shown and "After" in shown
 
 
 def _reported(lab: Lab, story: Path) -> None:
@@ -142,7 +143,7 @@ def _differs(told: Any, before: list[str]) -> bool:
 
 def _proven(page: Any, sources: str) -> None:
     """The page names the cause of the fault that was broken first, and says that it is gone after the fix."""
-    name = re.search(r'lab_form\(case, "(\w+)"', sources)
+    name = re.search(r'form\.lab\(case, "(\w+)"', sources)
     assert name is not None
     said = page.locator(".jp-Notebook").inner_text()
     assert re.search(rf"succeeds after \d+ s, and {FAULTS[name[1]].cause} is gone", said)

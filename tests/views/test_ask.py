@@ -32,7 +32,7 @@ def words(form: AskForm) -> str:
 
 
 def asked(case: Case, answers: str = "") -> AskForm:
-    form = nk.ask_form(case)
+    form = nk.form.ask(case)
     asyncio.run(form.run(answers))
     return form
 
@@ -63,7 +63,7 @@ def test_answers_of_a_parameter_move_it_and_the_chain_is_shown(case: Case) -> No
 
 
 def test_a_click_is_an_answer_and_can_be_taken_back(case: Case) -> None:
-    form = nk.ask_form(case)
+    form = nk.form.ask(case)
     first = form.question
     assert first is not None and not form.start.disabled and form.undo.disabled
     asyncio.run(clicked(form, form.no))
@@ -91,7 +91,7 @@ def test_it_looks_for_a_person_and_says_what_it_saw(
 
 
 def test_a_question_without_a_command_is_for_a_person(case: Case) -> None:
-    form = nk.ask_form(case)
+    form = nk.form.ask(case)
     while form.question is not None and form.question.now:
         asyncio.run(form.run(f"{form.question.cause}=unknown"))
     assert form.question is not None

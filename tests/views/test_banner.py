@@ -35,18 +35,18 @@ def words(view: nk.views.View) -> str:
     ],
 )
 def test_the_banner_answers_what_who_and_what_first(folder: str, said: list[str]) -> None:
-    read = words(nk.banner_view(read_logs(str(SPECIMENS / folder))))
+    read = words(nk.show.banner(read_logs(str(SPECIMENS / folder))))
     assert [word for word in said if word not in read] == [] and "Example" not in read
 
 
 def test_an_example_says_that_it_is_one() -> None:
-    view = nk.banner_view(nk.sample("rank_late"))
+    view = nk.show.banner(nk.open_sample("rank_late"))
     assert words(view).startswith("Example: a recording") and "nk-example" in view.static()
 
 
 def test_a_hang_is_decided_by_what_the_late_rank_did() -> None:
     """Of a dump of eight ranks the lines of the one at fault are quoted, and not where the others waited."""
-    read = words(nk.banner_view(nk.sample("eight_ranks_late")))
+    read = words(nk.show.banner(nk.open_sample("eight_ranks_late")))
     cited = read[read.index("fr_rank_5") : read.index("First:")]
     assert "never entered it: rank 5" in cited and "rank 5 stood in skip_batches" in cited and "train.py:18" in cited
     assert "rank 0" not in cited
@@ -58,26 +58,26 @@ def test_a_healthy_live_test_says_what_it_has_shown_and_whether_its_speed_is_nor
     known.events = [Event("run.end", "the run ended: done", "runs/1-a/status.json", data={"reason": "done"})]
     row = Measurement("all_reduce", 1 << 24, "float32", 2, 1, "gloo", 30.0, None, None, 0.5, 0.5, 0, run="1-a")
     known.measurements = [replace(row, expected=1.0)]
-    read = words(nk.banner_view(known))
+    read = words(nk.show.banner(known))
     assert "2 ranks over gloo on the CPU of one host: says nothing about GPUs or other hosts" in read
     assert "50 % of the 1.00 GB/s that this host's loopback allows: normal, as 34 % and more is usual" in read
     assert re.search(r"\d+ causes not evaluated: no GPU, no NCCL log, .*Which ones\?", read)
-    assert f'href="#{NOT_EVALUATED}"' in nk.banner_view(known).static()
-    assert f'id="{NOT_EVALUATED}"' in nk.findings_view(nk.diagnosis(known), headline=False).static()
+    assert f'href="#{NOT_EVALUATED}"' in nk.show.banner(known).static()
+    assert f'id="{NOT_EVALUATED}"' in nk.show.findings(nk.diagnose(known), headline=False).static()
     known.measurements = [replace(row, busbw=0.3, expected=1.0)]
     assert "30 % of the 1.00 GB/s that this host's loopback allows: low, as 34 % and more" in words(
-        nk.banner_view(known)
+        nk.show.banner(known)
     )
 
 
 def test_a_risk_stands_beside_what_to_do_about_it() -> None:
     known = Risks.after_a_run()
-    read, (risk,) = words(nk.banner_view(known)), nk.diagnosis(known).risks
-    assert f"{risk.say} Fix: {risk.advice[0].do}" in read and f"{risk.say} Fix: " in nk.diagnosis(known).text()
+    read, (risk,) = words(nk.show.banner(known)), nk.diagnose(known).risks
+    assert f"{risk.say} Fix: {risk.advice[0].do}" in read and f"{risk.say} Fix: " in nk.diagnose(known).text()
 
 
 def test_a_time_is_broken_between_its_parts_only() -> None:
-    page = nk.banner_view(nk.sample("eight_ranks_late")).static()
+    page = nk.show.banner(nk.open_sample("eight_ranks_late")).static()
     assert "to 04:32:02 UTC,</span> " in page and page.count('class="nk-whole"') >= 3
     assert "35 s from first to last line" in page
 
@@ -85,17 +85,17 @@ def test_a_time_is_broken_between_its_parts_only() -> None:
 def test_facts_of_a_machine_without_a_job_are_no_nonsense() -> None:
     machine = Case()
     machine.facts = [nk.core.model.Fact("limits.shm.free", 1 << 34, "bytes", "statvfs", "n1")]
-    assert nk.banner_view(machine).summary.startswith("No job ran here: ")
+    assert nk.show.banner(machine).summary.startswith("No job ran here: ")
 
 
 def test_whatever_stands_in_a_log_stays_text(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(f"RuntimeError: NCCL error {HOSTILE}".replace("\udcff", "").replace("\x00", ""))
-    page = Page(nk.banner_view(read_logs(str(tmp_path))).html)
+    page = Page(nk.show.banner(read_logs(str(tmp_path))).html)
     assert not {"script", "img"} & set(page.tags) and "alert(1)" in page.words
 
 
 def test_the_first_card_is_open_and_the_others_are_one_line_each() -> None:
-    page = nk.findings_view(findings()).static()
+    page = nk.show.findings(findings()).static()
     assert page.count('<section class="nk-card') == 1 and page.count('<details class="nk-card') == 1
     assert "Nothing found" not in page and page.count("Rank 5") == 1  # the verdict stands there once
 
@@ -108,13 +108,13 @@ def test_several_jobs_in_one_list_of_logs_are_labelled_and_not_merged(tmp_path: 
         trace = f"[rank0]: Traceback (most recent call last):\n[rank0]:   File 'a.py', line 3\n[rank0]: {error}\n"
         (tmp_path / name).write_text(line.format(pid, pid) + trace)
     case = read_logs(f"{tmp_path / 'one.log'} {tmp_path / 'two.log'}", tmp_path / "case")
-    read = words(nk.banner_view(case))
+    read = words(nk.show.banner(case))
     assert f"The logs are of 2 jobs. This page is about {tmp_path / 'one.log'}" in read
     assert (
         {event.path for event in case.events} == {str(tmp_path / "one.log")} and "1207" in read and "KeyError" in read
     )
     again = read_logs(str(tmp_path / "two.log"), tmp_path / "case")
-    assert "2 jobs" not in words(nk.banner_view(again))
+    assert "2 jobs" not in words(nk.show.banner(again))
 
 
 def test_files_of_one_job_stay_one_job() -> None:
@@ -131,16 +131,16 @@ def test_files_of_one_job_stay_one_job() -> None:
 
 
 def test_under_a_banner_the_first_card_has_the_title_of_its_cause() -> None:
-    late = nk.diagnosis(nk.sample("rank_late"))
-    page = nk.banner_view(nk.sample("rank_late"), late).static() + nk.findings_view(late, headline=False).static()
+    late = nk.diagnose(nk.open_sample("rank_late"))
+    page = nk.show.banner(nk.open_sample("rank_late"), late).static() + nk.show.findings(late, headline=False).static()
     assert page.count(late.findings[0].say) == 1 and "1. One rank was busy elsewhere" in page
-    healthy = nk.diagnosis(nk.sample("healthy"))
-    assert healthy.headline not in nk.findings_view(healthy, headline=False).static()
+    healthy = nk.diagnose(nk.open_sample("healthy"))
+    assert healthy.headline not in nk.show.findings(healthy, headline=False).static()
 
 
 def test_a_banner_says_what_was_measured_and_which_risk_there_is(tmp_path: Path) -> None:
     known = case()
-    read = words(nk.banner_view(known))
+    read = words(nk.show.banner(known))
     rows = known.measurements
     assert rows and f"Measured {rows[-1].op} reaches" in read and "facts" in read
 
@@ -148,7 +148,7 @@ def test_a_banner_says_what_was_measured_and_which_risk_there_is(tmp_path: Path)
 def test_a_traceback_that_every_rank_printed_stands_once() -> None:
     lines = [Event("python.exception", TRACE.format(rank), f"/logs/rank{rank}.log", 7, rank=rank) for rank in (0, 1, 2)]
     again = [*lines[:1], Event("python.exception", "[rank0]: KeyError: 'y'", "/logs/rank0.log", 9, rank=0)]
-    page = nk.findings_view([_found("rank_exception", lines), _found("rank_killed", again)]).static()
+    page = nk.show.findings([_found("rank_exception", lines), _found("rank_killed", again)]).static()
     assert page.count("Traceback") == 1 and page.count("KeyError") == 2
     read = " ".join(Page(page).words.split())
     assert "The same at 2 other places rank1.log:7 rank 1 rank2.log:7 rank 2" in read
@@ -160,11 +160,11 @@ def _found(cause: str, lines: list[Event]) -> Finding:
 
 
 def test_several_recordings_stand_under_their_names() -> None:
-    two = {name: nk.diagnosis(nk.sample(name)).findings[:1] for name in ("rank_late", "a2a_unpaired")}
-    page = nk.findings_view(two).static()
+    two = {name: nk.diagnose(nk.open_sample(name)).findings[:1] for name in ("rank_late", "a2a_unpaired")}
+    page = nk.show.findings(two).static()
     assert page.count("<h4>1. ") == 2 and "further" not in page
     assert page.index("Recording <code>rank_late") < page.index("Recording <code>a2a_unpaired")
-    own = nk.findings_view({"this run": two["rank_late"]}).static()
+    own = nk.show.findings({"this run": two["rank_late"]}).static()
     assert "<h4>This run</h4>" in own and "Recording" not in own
 
 
@@ -191,6 +191,6 @@ def test_the_common_folder_needs_absolute_paths() -> None:
 def test_cards_of_facts_name_the_risks_that_the_findings_name() -> None:
     """Cards of facts and findings say the same of one machine."""
     known = case()
-    shown = nk.facts_view(known)
-    risks = [f for f in nk.diagnosis(known).findings if all(hasattr(piece, "source") for piece in f.evidence)]
+    shown = nk.show.facts(known)
+    risks = [f for f in nk.diagnose(known).findings if all(hasattr(piece, "source") for piece in f.evidence)]
     assert (f"{len(risks)} risk" in shown.summary) == bool(risks)

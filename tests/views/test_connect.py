@@ -38,11 +38,11 @@ def network(names: list[str], **wrong: Any) -> Case:
 
 
 def test_a_stream_that_lost_packets_says_so() -> None:
-    assert "2.00 GB/s, 8 % sent again" in nk.connect_view(network(["a", "b"], resent=0.08)).static()
+    assert "2.00 GB/s, 8 % sent again" in nk.show.connect(network(["a", "b"], resent=0.08)).static()
 
 
 def test_all_is_well() -> None:
-    view = nk.connect_view(network(["a", "b", "c"]))
+    view = nk.show.connect(network(["a", "b", "c"]))
     assert view.summary == (
         "All 6 paths between 3 hosts are open: at least 2 GB/s a TCP stream, at most 40 µs there and back"
     )
@@ -61,7 +61,7 @@ def test_all_is_well() -> None:
     ],
 )
 def test_each_fault_has_a_mark_and_stands_first(wrong: dict[str, Any], kind: str) -> None:
-    view = nk.connect_view(network(["a", "b", "c"], **wrong))
+    view = nk.show.connect(network(["a", "b", "c"], **wrong))
     cells, mark = view._repr_mimebundle_()[PLOTLY]["data"]
     speed = wrong.get("bandwidth", 2.0)
     assert cells["z"] == [[None, speed, 2.0], [2.0, None, 2.0], [2.0, 2.0, None]]
@@ -75,7 +75,7 @@ def test_each_fault_has_a_mark_and_stands_first(wrong: dict[str, Any], kind: str
 
 @pytest.mark.parametrize("hosts", ["ab", "abcd"])
 def test_a_direction_that_is_85_times_slower_is_said_numbered_and_framed(hosts: str) -> None:
-    view = nk.connect_view(network([f"node-{name}" for name in hosts], bandwidth=2.0 / 85))
+    view = nk.show.connect(network([f"node-{name}" for name in hosts], bandwidth=2.0 / 85))
     assert view.summary.startswith("node-a → node-b carries 0.0235 GB/s a TCP stream, 85 times less than most; ")
     cells, mark = view._repr_mimebundle_()[PLOTLY]["data"]
     assert cells["text"][0][:2] == ["", "0.024"] and cells["text"][1][0] == "2" and cells["texttemplate"]
@@ -85,9 +85,9 @@ def test_a_direction_that_is_85_times_slower_is_said_numbered_and_framed(hosts: 
 
 def test_names_lose_what_all_have_in_common() -> None:
     names = [f"a-very-long-host-name-{i}.cluster.example" for i in (1, 2)]
-    axis = nk.connect_view(network(names))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
+    axis = nk.show.connect(network(names))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
     assert axis["ticktext"] == ["a-very-lo…ost-name-1", "a-very-lo…ost-name-2"]
-    plain = nk.connect_view(network(["10.0.0.1", "10.0.0.2"]))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
+    plain = nk.show.connect(network(["10.0.0.1", "10.0.0.2"]))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
     assert plain["ticktext"] == ["10.0.0.1", "10.0.0.2"]
 
 
@@ -95,15 +95,15 @@ def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:
     case = network(["a", "b"])
     told = {event.kind: fields_of(event) for event in case.events[1:]}
     case.events[-1] = replace(case.events[-1], data=told["connect.pair"] | {"offset": -0.5})  # b → a, as seen from b
-    assert "500 ms ahead, ± 10.0 µs" in Page(nk.connect_view(case).static()).words
+    assert "500 ms ahead, ± 10.0 µs" in Page(nk.show.connect(case).static()).words
     lost = told["connect.host"] | {"problem": "it ended: Permission denied"}
     case.events[1] = replace(case.events[1], data=lost)
-    view = nk.connect_view(case)
+    view = nk.show.connect(case)
     assert view.summary == "b is unreachable: it ended: Permission denied" and "Permission denied" in view.static()
 
 
 def test_64_hosts_are_a_short_page() -> None:
-    view = nk.connect_view(network([f"node-{i:02}" for i in range(64)], rendezvous="refused"))
+    view = nk.show.connect(network([f"node-{i:02}" for i in range(64)], rendezvous="refused"))
     assert view.summary.startswith("1 of 4032 paths are not sound; node-00 → node-01: port 29500")
     assert len(view.static()) < 60_000
 
@@ -112,11 +112,11 @@ def test_names_of_hosts_are_escaped() -> None:
     case = network([HOSTILE, f"{HOSTILE}2"], rendezvous=HOSTILE, interface=HOSTILE, why={HOSTILE: HOSTILE})
     more: tuple[dict[str, Any], ...] = ({"problem": HOSTILE}, {"gloo": HOSTILE, "own": [HOSTILE], "interface": HOSTILE})
     case.events[:2] = [replace(e, data={**fields_of(e), **add}) for e, add in zip(case.events, more, strict=False)]
-    page = Page(nk.connect_view(case).static())
+    page = Page(nk.show.connect(case).static())
     assert "script" not in page.tags and "img" not in page.tags
     assert page.words.count("<script>alert(1)</script>") > 8
 
 
 def test_without_a_test_it_says_how_to_make_one() -> None:
-    view = nk.connect_view(Case())
+    view = nk.show.connect(Case())
     assert view.summary.startswith("No connection was tested") and "ncclkit connect HOST" in Page(view.static()).words

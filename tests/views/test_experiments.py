@@ -141,7 +141,7 @@ def test_kept_experiments_come_back_the_last_one_first_and_run_nothing_of_what_t
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
         hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "summary": say}
         experiment_records.keep(record(folder, **hostile))
-    page = Page(nk.case_view(Case.open(case.path)).static())
+    page = Page(nk.show.case(Case.open(case.path)).static())
     assert page.words.rindex("second") < page.words.rindex("first")
     assert not {"script", "img"} & set(page.tags)
     assert "experiments/2-slow_rank/" in page.words

@@ -1,6 +1,7 @@
 """Static faces: complete, escaped, without script; two calls never share a widget."""
 
 import json
+import operator
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,22 +21,22 @@ from tests.causes.test_waits import rank as looked_at
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
-    "facts": lambda: nk.facts_view(case()),
-    "topology": lambda: nk.topology_view(hostile_machine()),
-    "network": lambda: nk.network_view(hostile_machine()),
-    "findings": lambda: nk.findings_view(findings()),
-    "events": lambda: nk.events_view(case()),
-    "ranks": lambda: nk.ranks_view(case()),
-    "measurements": lambda: nk.measurements_view(case()),
-    "tuning": lambda: nk.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
-    "live": lambda: nk.live_test(case(), python="/p y", env=f"X={'<script>'}"),
-    "inputs": lambda: nk.inputs_view(hostile_job()),
-    "job": lambda: nk.job_view(hostile_job()),
-    "progress": lambda: nk.progress_view(hostile_job()),
-    "disagreement": lambda: nk.disagreement_view(hostile_job()),
-    "transports": lambda: nk.transports_view(hostile_job()),
-    "rings": lambda: nk.rings_view(hostile_job()),
-    "attach": lambda: nk.attach_form(hostile_job()),
+    "facts": lambda: nk.show.facts(case()),
+    "topology": lambda: nk.show.topology(hostile_machine()),
+    "network": lambda: nk.show.network(hostile_machine()),
+    "findings": lambda: nk.show.findings(findings()),
+    "events": lambda: nk.show.events(case()),
+    "ranks": lambda: nk.show.ranks(case()),
+    "measurements": lambda: nk.show.measurements(case()),
+    "tuning": lambda: nk.show.tuning([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
+    "live": lambda: nk.form.live_test(case(), python="/p y", env=f"X={'<script>'}"),
+    "inputs": lambda: nk.show.inputs(hostile_job()),
+    "job": lambda: nk.show.job(hostile_job()),
+    "progress": lambda: nk.show.progress(hostile_job()),
+    "disagreement": lambda: nk.show.disagreement(hostile_job()),
+    "transports": lambda: nk.show.transports(hostile_job()),
+    "rings": lambda: nk.show.rings(hostile_job()),
+    "attach": lambda: nk.form.attach(hostile_job()),
     "stacks": lambda: stacks_view(
         looked_at(0, ("/app/train.py", 3, HOSTILE), text=HOSTILE),
         [HOSTILE],
@@ -145,23 +146,23 @@ def test_static_face_says_every_value(name, words):
 
 
 def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
-    page = nk.findings_view(findings()).static()
+    page = nk.show.findings(findings()).static()
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
-    nothing = nk.findings_view(findings()[2:])
+    nothing = nk.show.findings(findings()[2:])
     assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
 
 
 def test_to_make_sure_comes_before_mending_where_only_the_symptom_fits():
     for strength in ("proven", "possible"):
         finding = replace(findings()[0], strength=strength)
-        card, printed = nk.findings_view([finding]).static(), Diagnosis((finding,)).text()
+        card, printed = nk.show.findings([finding]).static(), Diagnosis((finding,)).text()
         before = strength == "possible"
         assert (card.index("Next experiment") < card.index("What to do")) is before
         assert (printed.index("Next experiment: ") < printed.index("Do: ")) is before
 
 
 def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element():
-    shown = nk.tuning_view([Advice("Run `ulimit -n <N>` in each `rank", check="`<b>`")]).static()
+    shown = nk.show.tuning([Advice("Run `ulimit -n <N>` in each `rank", check="`<b>`")]).static()
     assert '<p class="nk-do">Run <code>ulimit -n &lt;N&gt;</code> in each `rank</p>' in shown
     assert "<dd><code>&lt;b&gt;</code></dd>" in shown
 
@@ -169,35 +170,35 @@ def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
     known = case()
     known.facts = [fact for fact in known.facts if fact.name != "limits.memlock"]
-    cards = nk.facts_view(known).static().split("<section")
+    cards = nk.show.facts(known).static().split("<section")
     verdicts = {card.split("<h4>")[1].split("<")[0]: "nk-checked" in card for card in cards[1:]}
     assert verdicts["GPUs"] is False and "Limits and isolation" in verdicts
 
 
 EMPTY = (
-    "facts_view",
-    "topology_view",
-    "network_view",
-    "findings_view",
-    "events_view",
-    "ranks_view",
-    "measurements_view",
-    "case_view",
-    "inputs_view",
-    "job_view",
-    "progress_view",
-    "disagreement_view",
-    "transports_view",
-    "rings_view",
-    "attach_form",
-    "step_form",
-    "step_view",
+    "show.facts",
+    "show.topology",
+    "show.network",
+    "show.findings",
+    "show.events",
+    "show.ranks",
+    "show.measurements",
+    "show.case",
+    "show.inputs",
+    "show.job",
+    "show.progress",
+    "show.disagreement",
+    "show.transports",
+    "show.rings",
+    "form.attach",
+    "form.step",
+    "show.step",
 )
 
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_case_says_so(name):
-    view = getattr(nk, name)(Case())
+    view = operator.attrgetter(name)(nk)(Case())
     assert view.summary and Page(view.html).words
 
 
@@ -206,7 +207,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     (made.new_run("probe") / "status.json").write_text('{"reason": "done", "say": "all sizes measured"}')
     (made.new_run("hung") / "status.json").write_text("{")
     (made.new_run("attach") / "stacks_rank0.txt").write_text("")
-    words = Page(nk.case_view(made).html).words
+    words = Page(nk.show.case(made).html).words
     for expected in (
         "facts.jsonl",
         "events.jsonl",
@@ -228,9 +229,9 @@ def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
 
 
 def test_catalogue_holds_every_page_and_finds_words():
-    everything = Page(nk.catalogue_view().html).words
+    everything = Page(nk.show.catalogue().html).words
     assert [name for name in catalogue() if name not in everything or page(name)[""] not in everything] == []
     assert "What to do" in everything
-    few = nk.catalogue_view("/dev/shm")
-    assert "shm_too_small" in few.static() and len(few.html) < len(nk.catalogue_view().html)
-    assert nk.catalogue_view("no such word").summary.startswith("0 causes")
+    few = nk.show.catalogue("/dev/shm")
+    assert "shm_too_small" in few.static() and len(few.html) < len(nk.show.catalogue().html)
+    assert nk.show.catalogue("no such word").summary.startswith("0 causes")

@@ -11,7 +11,7 @@ import pytest
 import ncclkit as nk
 from ncclkit.causes import catalogue
 from ncclkit.core.model import NcclkitError
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from ncclkit.lab.course import questions
 from ncclkit.lab.course.questions import STORIES, Answers
 from ncclkit.views._base import WIDGET
@@ -37,7 +37,7 @@ def test_every_question_has_choices_and_a_sentence_for_each(name: str) -> None:
 
 
 def test_the_guess_tells_nobody_which_one_is_right(case: nk.Case) -> None:
-    asked = nk.guess(case, "wenet")
+    asked = nk.show.guess(case, "wenet")
     assert asked.summary == STORY.guess.ask and WIDGET in asked._repr_mimebundle_()
     assert all(choice in asked.html for choice in STORY.guess.choices)
     asked.pick.value = RIGHT
@@ -47,33 +47,33 @@ def test_the_guess_tells_nobody_which_one_is_right(case: nk.Case) -> None:
 
 
 def test_choices_have_an_order_of_their_own_in_each_folder(tmp_path: Path) -> None:
-    orders = {tuple(nk.guess(nk.Case.open(tmp_path / str(n)), "wenet").pick.options) for n in range(12)}
+    orders = {tuple(nk.show.guess(nk.Case.open(tmp_path / str(n)), "wenet").pick.options) for n in range(12)}
     assert len(orders) > 3 and len({order.index(RIGHT) for order in orders}) > 1
-    again = [nk.guess(nk.Case.open(tmp_path / "0"), "wenet").pick.options for _ in range(2)]
+    again = [nk.show.guess(nk.Case.open(tmp_path / "0"), "wenet").pick.options for _ in range(2)]
     assert again[0] == again[1]
 
 
 def test_the_first_guess_is_kept_and_met_beside_the_proof(case: nk.Case) -> None:
-    asked = nk.guess(case, "wenet")
+    asked = nk.show.guess(case, "wenet")
     asked.pick.value = WRONG
     asked.pick.value = RIGHT
-    again = nk.guess(nk.Case.open(case.path or ""), "wenet")
+    again = nk.show.guess(nk.Case.open(case.path or ""), "wenet")
     assert again.pick.value == RIGHT and WRONG in Page(again.static()).words.partition("Your first guess:")[2]
-    proof = nk.proof_view(case, "wenet")
+    proof = nk.show.proof(case, "wenet")
     assert proof.summary == f"You guessed “{WRONG}”; what holds: {RIGHT}"
     assert proof.html.count("your first guess") == 1 and proof.html.count("✓") == 1
     assert all(said in Page(proof.static()).words for said in STORY.guess.choices.values())
 
 
 def test_the_proof_is_the_finding_of_the_case_whatever_it_is() -> None:
-    starved, other = sample("loader_starved"), sample("rank_raises")
-    assert "The 33 processes of rank" in nk.proof_view(starved, "wenet").html
-    assert "yours has another" in nk.proof_view(other, "wenet").html
-    assert nk.proof_view(starved, "wenet").summary == f"What holds: {RIGHT}"
+    starved, other = open_sample("loader_starved"), open_sample("rank_raises")
+    assert "The 33 processes of rank" in nk.show.proof(starved, "wenet").html
+    assert "yours has another" in nk.show.proof(other, "wenet").html
+    assert nk.show.proof(starved, "wenet").summary == f"What holds: {RIGHT}"
 
 
 def test_a_quiz_answers_every_choice_and_counts_the_first(case: nk.Case) -> None:
-    asked = nk.quiz_view(case, "wenet")
+    asked = nk.show.quiz(case, "wenet")
     for number, question in enumerate(STORY.quiz, 1):
         for choice in [one for one in question.choices if number == 1 or one == question.right]:
             asked.picks[number].value = choice
@@ -83,7 +83,7 @@ def test_a_quiz_answers_every_choice_and_counts_the_first(case: nk.Case) -> None
 
 
 def test_on_paper_the_answers_of_the_quiz_are_folded(case: nk.Case) -> None:
-    paper = nk.quiz_view(case, "wenet").static()
+    paper = nk.show.quiz(case, "wenet").static()
     unfolded = re.sub(r"<details.*?</details>", "", paper, flags=re.DOTALL)
     for question in STORY.quiz:
         assert question.ask in Page(unfolded).words
@@ -95,7 +95,7 @@ def test_on_paper_the_answers_of_the_quiz_are_folded(case: nk.Case) -> None:
 def test_times_and_hints_are_kept_only_where_that_is_wanted(case: nk.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr(questions.time, "time", lambda: clock[0])
-    asked = nk.guess(case, "wenet")
+    asked = nk.show.guess(case, "wenet")
     asked.more.click()
     assert STORY.hints[0] in asked.hints.value and not (case.path / questions.FILE).exists()  # type: ignore[operator]
     asked.measure.value = True
@@ -103,31 +103,31 @@ def test_times_and_hints_are_kept_only_where_that_is_wanted(case: nk.Case, monke
     asked.pick.value = WRONG
     clock[0] += 75
     asked.pick.value = RIGHT
-    nk.proof_view(case, "wenet")
+    nk.show.proof(case, "wenet")
     said = " ".join(Answers(case, "wenet").fared())
     assert said == "The first guess was wrong. Time to the right cause: 75 s. Hints used: 2 of 3."
-    nk.guess(case, "wenet").measure.value = False
+    nk.show.guess(case, "wenet").measure.value = False
     kept = json.loads((case.path / questions.FILE).read_text())["answers"]["wenet/0"]  # type: ignore[operator]
     assert (kept["first"], kept["took"], kept["hints"]) == (WRONG, None, 0)
 
 
 def test_what_is_chosen_after_the_proof_is_no_guess(case: nk.Case) -> None:
-    asked = nk.guess(case, "wenet")
+    asked = nk.show.guess(case, "wenet")
     asked.measure.value = True
-    nk.proof_view(case, "wenet")
-    nk.guess(case, "wenet").pick.value = RIGHT
+    nk.show.proof(case, "wenet")
+    nk.show.guess(case, "wenet").pick.value = RIGHT
     assert "The right cause was not chosen before the proof." in Answers(case, "wenet").fared()
 
 
 def test_a_file_of_answers_that_somebody_else_wrote_is_only_text(case: nk.Case) -> None:
     path = (case.path or Path()) / questions.FILE
     path.write_text(json.dumps({"answers": {"wenet/0": {"first": "<script>alert(1)</script>"}}}))
-    assert "alert" not in nk.proof_view(case, "wenet").html
+    assert "alert" not in nk.show.proof(case, "wenet").html
     path.write_text('{"answers": 7}')
     with pytest.raises(NcclkitError, match="is not what is kept there"):
-        nk.guess(case, "wenet")
+        nk.show.guess(case, "wenet")
 
 
 def test_a_story_that_does_not_exist_is_refused() -> None:
     with pytest.raises(NcclkitError, match="did you mean wenet"):
-        nk.guess(nk.Case(), "wennet")
+        nk.show.guess(nk.Case(), "wennet")

@@ -58,10 +58,10 @@ def contradicts(headline: str, first: Finding) -> bool:
 def headlines(case: Case, judged: Diagnosis) -> dict[str, str]:
     """View → its headline, of a case that has been judged."""
     return {
-        "job": nk.job_view(case).summary,
-        "ranks": nk.ranks_view(case).summary,
-        "progress": nk.progress_view(case).summary,
-        "disagreement": nk.disagreement_view(case).summary,
+        "job": nk.show.job(case).summary,
+        "ranks": nk.show.ranks(case).summary,
+        "progress": nk.show.progress(case).summary,
+        "disagreement": nk.show.disagreement(case).summary,
         "stacks": stacks_view(case.events, found=judged.findings).summary,
     }
 
@@ -143,7 +143,7 @@ def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
     told += [event_of("gloo.closed", rank=rank, time=51.0) for rank in (2, 3)]
     case = case_of(*told)
     assert diagnose(case).findings[0].culprits["ranks"] == (1,)
-    headline = nk.ranks_view(case).summary
+    headline = nk.show.ranks(case).summary
     assert headline.startswith("Rank 1 is the culprit (rank_exception, proven). Rank 0 stopped logging first, 50.0 s")
 
 
@@ -152,7 +152,7 @@ def test_what_is_abnormal_and_carries_no_time_is_said_to_have_no_mark() -> None:
     wrong = {"type": "ValueError", "message": "bad sample", "frames": [], "victim": False}
     for time, said in ((None, True), (2.0, False)):
         case = case_of(*told, event_of("python.exception", "ValueError: bad sample", rank=1, time=time, **wrong))
-        assert ("What rank 1 logged abnormal carries no time" in nk.ranks_view(case).html) == said
+        assert ("What rank 1 logged abnormal carries no time" in nk.show.ranks(case).html) == said
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_that_nobody_stopped_first_is_said_of_clocks_only(times: tuple[float | N
         event_of("progress", rank=rank, time=None if time is None else 0.0, step=1) for rank, time in enumerate(times)
     ]
     end = [event_of("progress", rank=rank, time=time, step=2) for rank, time in enumerate(times)]
-    assert nk.ranks_view(case_of(*start, *end)).summary == headline
+    assert nk.show.ranks(case_of(*start, *end)).summary == headline
 
 
 def test_counts_of_sends_and_receives_are_no_progress() -> None:
@@ -194,22 +194,22 @@ def test_counts_of_sends_and_receives_are_no_progress() -> None:
     (zero_at,), one_at = (one.progress for one in timelines(case))
     assert (zero_at.enqueued, zero_at.completed, one_at) == (8, 7, ())
     assert [one.end for one in timelines(case)] == ["waits in all_reduce 8 of default_pg", "waits in recv 59"]
-    assert "61" not in nk.progress_view(case).summary
+    assert "61" not in nk.show.progress(case).summary
 
 
 def test_one_log_is_said_to_be_one() -> None:
     plan = event_of("worker.phase", phase="plan", ranks=4)
     alone = case_of(plan, timed_out(0))
-    assert nk.ranks_view(alone).summary == "Only rank 0's log was given, of 4 ranks"
-    assert nk.progress_view(alone).summary == "Only rank 0's log was given: it came to collective 12 of default_pg"
+    assert nk.show.ranks(alone).summary == "Only rank 0's log was given, of 4 ranks"
+    assert nk.show.progress(alone).summary == "Only rank 0's log was given: it came to collective 12 of default_pg"
     other = case_of(plan, timed_out(0), timed_out(2))
-    assert nk.progress_view(other).summary == (
+    assert nk.show.progress(other).summary == (
         "Ranks 0, 2 came to collective 12 of default_pg; nothing says how far ranks 1, 3 came"
     )
 
 
 def test_two_that_differ_are_no_majority() -> None:
-    page = nk.disagreement_view(case_of(timed_out(0), event_of("c10d.timeout", rank=1, **odd_call()))).static()
+    page = nk.show.disagreement(case_of(timed_out(0), event_of("c10d.timeout", rank=1, **odd_call()))).static()
     assert "majority" not in page and "Operations differ" in page
 
 
@@ -220,16 +220,16 @@ def odd_call() -> dict[str, object]:
 def test_a_new_record_is_seen_by_the_next_picture() -> None:
     """The analysis is kept for each case, and computed again when its records change."""
     case = case_of(*job())
-    before = nk.ranks_view(case).summary
+    before = nk.show.ranks(case).summary
     case.events = [event for event in case.events if event.rank != 2]
-    after = nk.ranks_view(case).summary
+    after = nk.show.ranks(case).summary
     case.events[:] = [event for event in case.events if event.rank != 3]
-    assert len({before, after, nk.ranks_view(case).summary}) == 3
+    assert len({before, after, nk.show.ranks(case).summary}) == 3
 
 
 def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits() -> None:
     """Of the bundled run: its Flight Recorder dumps date the calls."""
-    view = nk.progress_view(recorded(HERE / "eight_ranks_late"))
+    view = nk.show.progress(recorded(HERE / "eight_ranks_late"))
     drawn = view.figure
     lines = {trace.name: trace for trace in drawn.data if trace.name.startswith("rank ")}
     ends = {trace.text[-1] for trace in drawn.data}
@@ -242,7 +242,7 @@ def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits(
 
 
 def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_line() -> None:
-    drawn = nk.progress_view(recorded(HERE / "eight_ranks_late")).figure
+    drawn = nk.show.progress(recorded(HERE / "eight_ranks_late")).figure
     legend = drawn.layout.annotations[0].text
     known = re.findall(r"<span style='color:(#\w+)'>(.)</span> (\d)", legend)
     assert sorted(int(rank) for *_, rank in known) == [*range(8)] and "…" not in legend
@@ -253,12 +253,12 @@ def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_
 
 
 def test_a_column_of_which_nothing_is_known_is_left_out() -> None:
-    page = nk.progress_view(recorded(HERE / "eight_ranks_late")).static()
+    page = nk.show.progress(recorded(HERE / "eight_ranks_late")).static()
     assert "Enqueued" in page and "Completed" in page and "Started" not in page  # gloo says of no call when it began
 
 
 def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_stands_at_its_start() -> None:
-    drawn = nk.progress_view(recorded(HERE / "groups_swapped")).figure
+    drawn = nk.show.progress(recorded(HERE / "groups_swapped")).figure
     titles = [note.text for note in drawn.layout.annotations]
     assert [title.partition("</b>")[0] for title in titles] == ["<b>experts", "<b>data"]
     ends = {(trace.yaxis, trace.text[-1]) for trace in drawn.data if trace.text[-1]}
@@ -277,20 +277,20 @@ def test_of_a_thousand_ranks_the_odd_ones_are_drawn() -> None:
         times = [[seq, 1.7e9 + seq] for seq in range(1, last + 1)]
         return event_of("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
 
-    drawn = nk.progress_view(case_of(*map(dump, range(1024)))).figure
+    drawn = nk.show.progress(case_of(*map(dump, range(1024)))).figure
     names = [trace.name for trace in drawn.data if trace.name.startswith("rank ")]
     assert len(names) == 12 and "rank 517" in names
     assert "1,023 ranks came to 5" in {trace.text[-1] for trace in drawn.data}
 
 
 def test_without_times_there_is_no_picture_but_the_table() -> None:
-    view = nk.progress_view(case_of(timed_out(0), timed_out(2)))
+    view = nk.show.progress(case_of(timed_out(0), timed_out(2)))
     assert view.figure is None and "All came to" in view.static()
 
 
 def test_a_rank_keeps_its_colour_over_a_page() -> None:
     case = recorded(HERE / "eight_ranks_late")
-    steps, rows = nk.progress_view(case).figure, nk.ranks_view(case).figure
+    steps, rows = nk.show.progress(case).figure, nk.show.ranks(case).figure
     colours = {
         trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.name.startswith("rank ")
     }

@@ -16,14 +16,14 @@ from tests.record import thousand
 from tests.views.test_faces import Page
 
 CONCLUSIONS = {
-    "inputs_view": "2,049 files of ",
-    "job_view": "1,024 ranks on 128 hosts; NCCL 2.28.9; CUDA 13.0; network IB; 9 communicators; NCCL_P2P_DISABLE",
-    "ranks_view": "Rank 517",
-    "progress_view": "Rank 517 stopped at collective 240 of default_pg; 1,023 ranks wait in collective 241",
-    "disagreement_view": "517",
-    "transports_view": "889 pairs of ranks over P2P/CUMEM; 128 over NET/IB with GPUDirect RDMA, 7 over SHM/direct",
-    "rings_view": "2 channels run the same ring over 1,024 ranks, which changes host 128 times",
-    "events_view": "from 2,049 files, 1,024 ranks",
+    "inputs": "2,049 files of ",
+    "job": "1,024 ranks on 128 hosts; NCCL 2.28.9; CUDA 13.0; network IB; 9 communicators; NCCL_P2P_DISABLE",
+    "ranks": "Rank 517",
+    "progress": "Rank 517 stopped at collective 240 of default_pg; 1,023 ranks wait in collective 241",
+    "disagreement": "517",
+    "transports": "889 pairs of ranks over P2P/CUMEM; 128 over NET/IB with GPUDirect RDMA, 7 over SHM/direct",
+    "rings": "2 channels run the same ring over 1,024 ranks, which changes host 128 times",
+    "events": "from 2,049 files, 1,024 ranks",
 }
 
 
@@ -40,7 +40,7 @@ def eight() -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONCLUSIONS)
 def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: str) -> None:
-    view = getattr(nk, name)(big)
+    view = getattr(nk.show, name)(big)
     bundle = view._repr_mimebundle_()
     assert CONCLUSIONS[name] in view.summary
     assert len(json.dumps(bundle)) < 1 << 20
@@ -51,46 +51,46 @@ def test_a_thousand_ranks_are_judged(big: Case) -> None:
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "proven", (517,))
 
 
-@pytest.mark.parametrize("name", ["ranks_view", "progress_view", "events_view"])
+@pytest.mark.parametrize("name", ["ranks", "progress", "events"])
 def test_the_odd_rank_comes_before_the_many(big: Case, name: str) -> None:
-    words = Page(getattr(nk, name)(big).static()).words
+    words = Page(getattr(nk.show, name)(big).static()).words
     many = "0–516, 518–1023"
     assert many in words
-    assert name == "events_view" or words.index("517") < words.index(many)
+    assert name == "events" or words.index("517") < words.index(many)
 
 
 def test_the_odd_host_is_named_with_its_variable_and_its_transport(big: Case) -> None:
-    assert "ranks 96–103 (8)" in Page(nk.job_view(big).static()).words
-    rows = Page(nk.transports_view(big).static()).words.partition("Which ranks")[2]
+    assert "ranks 96–103 (8)" in Page(nk.show.job(big).static()).words
+    rows = Page(nk.show.transports(big).static()).words.partition("Which ranks")[2]
     assert rows.index("SHM/direct") < rows.index("P2P/CUMEM") and "inside node-012" in rows
 
 
 def test_the_clock_that_is_ahead_is_named(big: Case) -> None:
-    assert "The clock of node-090 is 3.0 s ahead" in Page(nk.disagreement_view(big).static()).words
+    assert "The clock of node-090 is 3.0 s ahead" in Page(nk.show.disagreement(big).static()).words
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("inputs_view", "everything was understood"),
-        ("job_view", "8 ranks"),
-        ("ranks_view", "Rank 5"),
-        ("progress_view", "Rank 5 stopped at collective 11"),
-        ("disagreement_view", "5"),
-        ("transports_view", "Nothing is known of the transports"),
-        ("rings_view", "Nothing is known of the rings"),
-        ("events_view", "8 ranks"),
+        ("inputs", "everything was understood"),
+        ("job", "8 ranks"),
+        ("ranks", "Rank 5"),
+        ("progress", "Rank 5 stopped at collective 11"),
+        ("disagreement", "5"),
+        ("transports", "Nothing is known of the transports"),
+        ("rings", "Nothing is known of the rings"),
+        ("events", "8 ranks"),
     ],
 )
 def test_the_bundled_run_of_eight_ranks(eight: Case, name: str, words: str) -> None:
-    assert words in getattr(nk, name)(eight).summary
+    assert words in getattr(nk.show, name)(eight).summary
 
 
 def test_what_was_not_understood_comes_first(tmp_path: Path) -> None:
     (tmp_path / "a_rank0.log").write_text("node-1:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
     (tmp_path / "b_rank1.log").write_text("the weather is fine\n")
     (tmp_path / "core").write_bytes(bytes(range(32)) * 64)
-    view = nk.inputs_view(read_logs(str(tmp_path)))
+    view = nk.show.inputs(read_logs(str(tmp_path)))
     assert view.summary.startswith("2 files of ") and "; 1 file could not be used; " in view.summary
     assert view.summary.endswith("in 1 log no line is known")
     words = Page(view.static()).words

@@ -14,7 +14,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, NcclkitError, found
 from ncclkit.views import _form
 from ncclkit.views.experiments import CheckForm, Closed
-from ncclkit.views.lab import FaultyRun, LabForm
+from ncclkit.lab.views.faulty_run import FaultyRun, LabForm
 from tests.views.records import findings, job
 from tests.views.test_faces import Page
 
@@ -40,12 +40,12 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     lights: list[str] = []
 
     async def walk() -> Loop:
-        lab = nk.lab_form(case, "rank_raises", 2, **CHOICES)
+        lab = nk.form.lab(case, "rank_raises", 2, **CHOICES)
         lab._repr_mimebundle_()  # a cell shows it
         lab.result.observe(lambda change: lights.append(change["new"]), "value")
         broken = await lab.run()
-        nk.diagnosis(case)
-        check = nk.check_form(case, deadline=90.0)
+        nk.diagnose(case)
+        check = nk.form.check(case, deadline=90.0)
         return Loop(lab, broken, check, await check.run(), lights)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,19 +83,19 @@ def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
 def test_the_form_knows_what_was_found(loop: Loop) -> None:
     assert [value for _, value in loop.check.suspect.options] == ["", "rank_exception"]
     with pytest.raises(NcclkitError, match="slow_rank was not found here"):
-        nk.check_form(loop.check._case, "slow_rank")
+        nk.form.check(loop.check._case, "slow_rank")
 
 
 def test_nothing_runs_where_nobody_wants_it(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     case.findings = findings()
-    form = nk.check_form(case)
+    form = nk.form.check(case)
     assert form.summary == "slow_rank is proven; what is advised can be tried"
     assert asyncio.run(form.run(False)).summary == "No experiment was made" and not (tmp_path / "experiments").exists()
 
 
 def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
-    form = nk.check_form(Case.open(tmp_path))
+    form = nk.form.check(Case.open(tmp_path))
     assert form.summary == "There is nothing to check: nothing was found"
     assert asyncio.run(form.run()).summary == "No experiment was made"
     form.begin()
@@ -103,27 +103,27 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
 
 
 def test_buttons_that_can_do_nothing_are_disabled_with_the_reason(tmp_path: Path) -> None:
-    nothing = nk.check_form(Case.open(tmp_path / "nothing"))
-    recorded = nk.check_form(nk.sample("rank_raises"))
+    nothing = nk.form.check(Case.open(tmp_path / "nothing"))
+    recorded = nk.form.check(nk.open_sample("rank_raises"))
     for form, why in ((nothing, "nothing was found"), (recorded, "needs a writable case folder")):
         for button in (form.start, form.fix):
             assert button.disabled and why in button.tooltip
         assert form.notice.value.count(why) == 1
     case = Case.open(tmp_path / "case")
     case.findings = findings()
-    form = nk.check_form(case)
+    form = nk.form.check(case)
     form.suspect.value = "shm_too_small"
     assert "shm_too_small has no experiment" in form.start.tooltip and form.start.disabled
     assert "What helps against shm_too_small needs a person" in form.notice.value and form.fix.disabled
     ask = Experiment("Does it work without P2P?", {"env": {"NCCL_P2P_DISABLE": "1"}}, expects={"p2p_broken": "works"})
     advice = Advice("Leave P2P out.", {"NCCL_P2P_DISABLE": "1"}, check="It runs.")
     case.findings = [found("p2p_broken", "likely", "It is.", (job()[0],), advice=(advice,), next=ask)]
-    form = nk.check_form(case)
+    form = nk.form.check(case)
     assert not form.start.disabled and not form.fix.disabled and form.notice.value == ""
 
 
 def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:
-    form = nk.check_form(nk.sample("rank_raises"))
+    form = nk.form.check(nk.open_sample("rank_raises"))
     seen = asyncio.run(form.run())
     assert seen.summary.startswith("An experiment needs a writable case folder") and seen.static() == form.static()
 
@@ -138,11 +138,11 @@ def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> Non
 )
 def test_what_the_lab_does_not_know_is_refused_at_once(fault: str, choices: dict[str, object], sentence: str) -> None:
     with pytest.raises(NcclkitError, match=sentence):
-        nk.lab_form(Case(), fault, **choices)
+        nk.form.lab(Case(), fault, **choices)
 
 
 def test_the_lab_says_what_it_will_do_before_it_does_it(tmp_path: Path) -> None:
-    form = nk.lab_form(Case.open(tmp_path), "rank_killed")
+    form = nk.form.lab(Case.open(tmp_path), "rank_killed")
     form.widget()
     assert (
         form.summary.startswith("This run: one rank is killed")

@@ -23,7 +23,7 @@ KILLED = Path(__file__).parents[1] / "specimens" / "rank_killed" / "found-sigkil
 
 
 def asked(folder: Path, logs: str = "", running: str = "") -> nk.views.View:
-    return asyncio.run(nk.start_form(str(folder / "case"), str(folder / "logs"), logs, running).run())
+    return asyncio.run(nk.form.start(str(folder / "case"), str(folder / "logs"), logs, running).run())
 
 
 def test_logs_are_answered_and_03_logs_finds_them(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_logs_are_answered_and_03_logs_finds_them(tmp_path: Path) -> None:
     assert "nk-banner" in view.static() and not (tmp_path / "case").exists()
     again = read_logs("", tmp_path / "logs", "eight_ranks_late")
     assert again.findings[0].cause == "rank_killed" and again.about["logs"] == str(KILLED)
-    assert nk.banner_view(again).summary == view.summary
+    assert nk.show.banner(again).summary == view.summary
 
 
 def test_nothing_named_does_nothing(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_number_that_is_no_process_is_a_slurm_job(tmp_path: Path) -> None:
 
 def test_an_example_gives_way_and_is_never_judged_with_something_else(tmp_path: Path) -> None:
     shown = read_logs("", tmp_path, "rank_late")
-    assert "nk-example" in nk.banner_view(shown).static()
+    assert "nk-example" in nk.show.banner(shown).static()
     assert read_logs("", tmp_path, "eight_ranks_late").about["logs"] == "eight_ranks_late"
     read_logs(str(KILLED), tmp_path)
     assert read_logs("", tmp_path, "rank_late").about["logs"] == str(KILLED)
@@ -69,8 +69,8 @@ def test_an_example_gives_way_and_is_never_judged_with_something_else(tmp_path: 
 def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path) -> None:
     case = read_logs(str(KILLED), tmp_path)
     cells = nbformat.read(report.notebook("03_logs"), as_version=4).cells
-    source = next(cell.source for cell in cells if "banner_view" in cell.source)
-    shown = {source: nk.banner_view(case)._repr_mimebundle_(), "nk.job_view(case)": {"text/plain": "a job"}}
+    source = next(cell.source for cell in cells if "nk.show.banner" in cell.source)
+    shown = {source: nk.show.banner(case)._repr_mimebundle_(), "nk.show.job(case)": {"text/plain": "a job"}}
     html = report.keep(report.notebook("03_logs"), tmp_path, {"logs": str(KILLED), "redact": False}, shown).read_text()
     assert html.count('class="nk-card nk-banner') == 1 and "a job" in html
     assert f"--notebook 03_logs --case {tmp_path} -p logs={KILLED}" in html and "redact=" not in html

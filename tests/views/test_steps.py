@@ -25,7 +25,7 @@ def slow_loader(ranks: int = 2, place: str = "train.py:7 read") -> Case:
 
 
 def test_the_picture_stacks_the_parts_of_each_rank_under_its_conclusion() -> None:
-    view = nk.step_view(slow_loader())
+    view = nk.show.step(slow_loader())
     assert view.summary.startswith("The ranks wait for the data loader (no workers), most at train.py:7 read: 60.0 ms")
     assert isinstance(view, Drawn) and view.figure is not None
     bars = {bar.name: list(bar.x) for bar in view.figure.data}
@@ -35,7 +35,7 @@ def test_the_picture_stacks_the_parts_of_each_rank_under_its_conclusion() -> Non
 
 
 def test_a_thousand_ranks_fit_into_the_picture() -> None:
-    view = nk.step_view(slow_loader(200))
+    view = nk.show.step(slow_loader(200))
     assert isinstance(view, Drawn) and view.figure is not None
     assert len(view.figure.data[0].y) == 24 and view.figure.layout.height < 800
 
@@ -45,7 +45,7 @@ def test_what_was_tried_stands_beside_it_and_names_are_escaped() -> None:
     row = SettingEffect("workers=4", 0.1, 0.06, 0.4, (0.31, 0.44), True, False)
     data = {name: getattr(row, name) for name in SettingEffect.__slots__}
     case.events.append(Event("step.setting", str(row), "plan.json", 0, data=data))
-    view = nk.step_view(case)
+    view = nk.show.step(case)
     assert "workers=4 makes a step 40 % shorter (at least 31 %)" in view.summary
     assert "31.0 % to 44.0 %" in view.static()
     Page(view.static())
@@ -53,16 +53,16 @@ def test_what_was_tried_stands_beside_it_and_names_are_escaped() -> None:
 
 
 def test_a_case_without_steps_says_what_to_do() -> None:
-    assert "ncclkit step -- python train.py" in nk.step_view(Case()).static()
+    assert "ncclkit step -- python train.py" in nk.show.step(Case()).static()
 
 
 def test_the_form_refuses_what_no_run_can_be_made_of() -> None:
-    form = nk.step_form(Case(), "python 'train.py")
+    form = nk.form.step(Case(), "python 'train.py")
     assert "close its quotes" in next(iter(form.wrong().values()))
-    form = nk.step_form(Case(), "python train.py", tries=("workers=4",))
+    form = nk.form.step(Case(), "python train.py", tries=("workers=4",))
     assert not form.wrong() and form.asks() and form.options.tries == ("workers=4",)
     form.tries.value = "worker=4"
     assert "is not a setting" in form.wrong()[form.tries]
-    assert not nk.step_form(Case()).asks()
+    assert not nk.form.step(Case()).asks()
     with pytest.raises(NcclkitError, match="Steps must lie"):
-        nk.step_form(Case(), steps=1)
+        nk.form.step(Case(), steps=1)

@@ -6,13 +6,13 @@ import tracemalloc
 
 import pytest
 
-from ncclkit import ranks_view
+from ncclkit.views.ranks import ranks_view
 from ncclkit.analysis.event_search import group_alike, select_events
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import quantity, ranges, some
 from ncclkit.evidence.line_context import read_context
-from ncclkit.evidence.samples import sample
+from ncclkit.evidence.samples import open_sample
 from ncclkit.views import evidence
 from tests.views.records import event_of, job
 
@@ -204,7 +204,7 @@ def test_a_rank_that_died_without_a_word_is_named():
 
 
 def test_bundled_late_rank_is_the_one_that_fell_silent():
-    assert ranks_view(sample("rank_late")).summary.startswith("Rank 2 stopped logging first")
+    assert ranks_view(open_sample("rank_late")).summary.startswith("Rank 2 stopped logging first")
 
 
 def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):

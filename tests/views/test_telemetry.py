@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import telemetry_view
+from ncclkit.views.telemetry import telemetry_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 

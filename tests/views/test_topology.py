@@ -167,7 +167,7 @@ def test_links_are_sorted_by_what_they_are() -> None:
 def test_a_torn_count_does_no_harm(count: object) -> None:
     case = Case()
     case.facts = [Fact("gpu.count", count), Fact("gpu.topology", None, why="cut off")]
-    view = nk.topology_view(case)
+    view = nk.show.topology(case)
     assert view.summary and Page(view.static()).words
 
 
@@ -202,7 +202,7 @@ NAMES = (
 NETWORK = ("net.interfaces", "net.rdma", "net.nccl.interface", "net.nccl.interfaces", "net.nccl.hcas", "net.default")
 
 
-@pytest.mark.parametrize("view", [nk.topology_view, nk.network_view, nk.facts_view])
+@pytest.mark.parametrize("view", [nk.show.topology, nk.show.network, nk.show.facts])
 @pytest.mark.parametrize("name", [*NAMES, *NETWORK])
 def test_values_of_a_wrong_type_do_no_harm(view: Any, name: str) -> None:
     for wrong in WRONG:

@@ -21,7 +21,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
-from ncclkit.lab.course import runs
+from ncclkit.analysis.loader_sweeps import FIELDS
 from ncclkit.live import tune
 from ncclkit.views._base import Chart
 from ncclkit.views.planners import PLANNERS, _most
@@ -72,36 +72,36 @@ def test_of_many_collectives_those_with_a_difference_are_drawn() -> None:
 def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     view = SweepView(swept(compared("NCCL_PROTO=LL", 1.0, 8)))
     assert view.summary.startswith("Nothing here beats the default")
-    assert "Nothing is to be set" in nk.carriers_view(view).summary
-    form = nk.apply_form(Case(), view)
+    assert "Nothing is to be set" in nk.show.carriers(view).summary
+    form = nk.form.apply(Case(), view)
     assert "Nothing is applied" in asyncio.run(form.run()).summary
 
 
 def test_one_rank_alone_measures_nothing_and_says_so(tmp_path: Path) -> None:
     """As on a machine with one GPU."""
-    done = nk.tune_form(Case.open(tmp_path), backend="gloo", ranks=1).run()
+    done = nk.form.tune(Case.open(tmp_path), backend="gloo", ranks=1).run()
     view = asyncio.run(done)
     assert view.summary == "One rank alone sends nothing, so no setting can gain or cost anything here."
     assert view.figure is None and "One rank alone sends nothing" in view.static(), "no frame around nothing"
     assert "round by round" not in view.static()
     assert [run.name for run in Case.open(tmp_path).runs()] == ["1-facts"], "no rank was started"
-    assert "Nothing is to be set" in nk.carriers_view(view).summary
-    assert "Nothing is applied" in asyncio.run(nk.apply_form(Case(), view).run()).summary
+    assert "Nothing is to be set" in nk.show.carriers(view).summary
+    assert "Nothing is applied" in asyncio.run(nk.form.apply(Case(), view).run()).summary
 
 
 def test_what_only_costs_is_taken_away_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = replace(swept(compared("NCCL_PROTO=Simple", 1.6, 8)), cleared=("NCCL_PROTO",))
     monkeypatch.delenv("NCCL_PROTO", raising=False)
-    of_a_log = nk.apply_form(Case(), SweepView(costs))
+    of_a_log = nk.form.apply(Case(), SweepView(costs))
     assert not of_a_log.asks() and "NCCL_PROTO of that job" in asyncio.run(of_a_log.run()).summary
     monkeypatch.setenv("NCCL_PROTO", "Simple")
-    form = nk.apply_form(Case(), SweepView(costs))
+    form = nk.form.apply(Case(), SweepView(costs))
     assert form.asks() and "This applies without NCCL_PROTO to the small job" in form.summary
-    assert "unset NCCL_PROTO" in nk.carriers_view(SweepView(costs)).static()
+    assert "unset NCCL_PROTO" in nk.show.carriers(SweepView(costs)).static()
 
 
 def test_files_stand_with_their_proof() -> None:
-    page = nk.carriers_view(SweepView(GOOD)).static()
+    page = nk.show.carriers(SweepView(GOOD)).static()
     assert "export NCCL_PROTO=LL" in page and "--inherited" in page and "nccl.conf" in page
 
 
@@ -117,13 +117,13 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
         return GOOD
 
     monkeypatch.setattr(tune, "sweep", sweep)
-    form = nk.tune_form(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
+    form = nk.form.tune(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
     found = asyncio.run(form.run())
     _, settings, options, sizes, inherited, _, job, budget = asked[0]
     assert [str(one) for one in settings] == ["NCCL_PROTO=LL", "1 channels"] and sizes == [8, MIB]
     assert (inherited, job, options.backend, options.op, budget) == (True, "logs", "gloo", "all", tune.BUDGET)
     assert found.sweep is GOOD
-    assert asyncio.run(nk.apply_form(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
+    assert asyncio.run(nk.form.apply(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
     form.words["settings"].value = "NCCL_PROTO"
     assert form.start.disabled and "is not NAME=VALUE" in form.notice.value
     with pytest.raises(NcclkitError):
@@ -155,7 +155,7 @@ def facts() -> Case:
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_is_a_picture_a_number_and_the_reasoning(name: str) -> None:
-    plan = nk.planner(facts(), name)
+    plan = nk.show.planner(facts(), name)
     before, figure = plan.summary, plan.figure
     assert figure is not None and any(letter.isdigit() for letter in plan.summary)
     assert figure.layout.xaxis.title.text
@@ -169,11 +169,11 @@ def test_a_planner_is_a_picture_a_number_and_the_reasoning(name: str) -> None:
 
 def test_an_unknown_planner_is_refused() -> None:
     with pytest.raises(NcclkitError, match="known are timeout"):
-        nk.planner(Case(), "lunch")
+        nk.show.planner(Case(), "lunch")
 
 
 def test_planners_begin_with_what_the_case_knows() -> None:
-    files = nk.planner(facts(), "files")
+    files = nk.show.planner(facts(), "files")
     assert files.values["limit"] == 1024 and files.fields["limit"].source == "limits.nofile.soft"
     assert "Too little: open files" in files.summary and "ulimit -n" in files.static()
 
@@ -181,12 +181,12 @@ def test_planners_begin_with_what_the_case_knows() -> None:
 def test_a_host_without_swap_was_measured_as_well() -> None:
     known = facts()
     known.facts.append(Fact("memory.swap", []))
-    assert nk.planner(known, "host_memory").fields["swap"].source == "memory.swap"
-    assert nk.planner(facts(), "host_memory").fields["swap"].source == ""
+    assert nk.show.planner(known, "host_memory").fields["swap"].source == "memory.swap"
+    assert nk.show.planner(facts(), "host_memory").fields["swap"].source == ""
 
 
 def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks() -> None:
-    plan = nk.planner(facts(), "timeout")
+    plan = nk.show.planner(facts(), "timeout")
     plan.controls["checkpoint"].value, plan.controls["spread"].value, plan.controls["hosts"].value = 900, 10, 2
     assert "A timeout of 1021 s is the smallest safe one: checkpoint takes longest" in plan.summary
     page = plan.static()
@@ -213,24 +213,24 @@ def test_the_steps_of_the_own_script_fill_the_planners() -> None:
     data |= {"batches": 1.0, "sites": [], "buckets": [8_000_000, 4_000_000], "threads": 1, "problems": []}
     data |= {"loaders": [[0, None, 1], [3, 5, 16]]}
     case = facts().add([Event("step.rank", "", "runs/1-step/steps_rank0.json", 0, rank=0, data=data)])
-    timeout, workers = nk.planner(case, "timeout"), nk.planner(case, "workers")
+    timeout, workers = nk.show.planner(case, "timeout"), nk.show.planner(case, "workers")
     assert (timeout.values["step"], timeout.values["checkpoint"], workers.values["step"]) == (7.25, 7.2, 40.0)
     assert timeout.fields["checkpoint"].source == "the steps of your script in this case"
-    files, scaling = nk.planner(case, "files"), nk.planner(case, "scaling")
+    files, scaling = nk.show.planner(case, "files"), nk.show.planner(case, "scaling")
     assert (files.values["workers"], files.values["prefetch"]) == (3, 5)
     assert scaling.values["parameters"] * scaling.values["item"] == pytest.approx(12.0), "MB of gradients"
     assert "DDP buckets of your script" in scaling.fields["parameters"].source
 
 
 def test_measured_workers_take_the_place_of_planned_ones() -> None:
-    row = dict.fromkeys(runs.FIELDS, 1.0)
+    row = dict.fromkeys(FIELDS, 1.0)
     rows = [
         row | {"workers": n, "prefetch": 2.0 * (n > 0), "step_ms": t, "low_ms": t - 1, "high_ms": t + 1}
         for n, t in ((0, 40.0), (2, 20.0))
     ]
     data = {"phase": "loader_sweep", "cores": 2, "ranks": 2, "rows": rows}
     case = Case().add([Event("worker.phase", "loader_sweep", "wire.jsonl", 1, rank=0, data=data)])
-    plan = nk.planner(case, "workers")
+    plan = nk.show.planner(case, "workers")
     assert plan.summary.startswith("2 ranks on 2 cores: ") and "not measured" not in plan.summary
     measured = next(trace for trace in plan.figure.data if trace.name == "measured")
     assert list(measured.y) == [40.0, 20.0] and list(measured.error_y.array) == [1.0, 1.0]
@@ -251,7 +251,7 @@ def test_open_files_follow_what_was_measured_within_ten_percent(tmp_path: Path) 
             "limit": 1024,
         }
         (folder / "wire.jsonl").write_text(json.dumps(record) + "\n")
-    plan = nk.planner(Case.open(tmp_path), "files")
+    plan = nk.show.planner(Case.open(tmp_path), "files")
     plan.controls["ranks"].value, plan.controls["workers"].value, plan.controls["shm"].value = 5, 0, 1 << 20
     assert plan.summary.startswith("18 open files a rank") and "measured at fewer ranks" in plan.static()
 
@@ -260,7 +260,7 @@ def test_shared_memory_counts_what_data_loaders_have_ready() -> None:
     """4 workers with 2 batches ahead of 4 MiB held 36.1 MiB of /dev/shm, with 4 ahead 68.1 MiB (2026-11-23)."""
     for prefetch, held in ((2, 36.11), (4, 68.14)):
         assert budgets.loader_memory(1, 4, prefetch, 4 << 20).value == pytest.approx(held * (1 << 20), rel=0.1)
-    plan = nk.planner(facts(), "files")
+    plan = nk.show.planner(facts(), "files")
     assert "Data loaders: 4 ranks x (4 workers x 2 batches + 1 in use) of 40 MiB = 1.41 GiB" in plan.static()
     plan.controls["workers"].value = 0
     assert "need no shared memory" in plan.static()
@@ -274,7 +274,7 @@ def test_the_model_of_scaling_holds_where_it_was_measured() -> None:
     for ranks, size, time in points[-2:]:
         assert line.all_reduce(ranks, size) == pytest.approx(time, rel=0.2)
     assert line.all_reduce(1024, points[-1][1]) > line.all_reduce(8, points[-1][1])
-    page = nk.planner(Case.open(RECORDED / "stages", read_only=True), "scaling").static()
+    page = nk.show.planner(Case.open(RECORDED / "stages", read_only=True), "scaling").static()
     assert "the model is off by 2 % (median)" in page and "Planned beside measured" in page
 
 
@@ -323,7 +323,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
 
 
 def test_what_would_lie_in_swap_is_said() -> None:
-    plan = nk.planner(facts(), "host_memory")
+    plan = nk.show.planner(facts(), "host_memory")
     plan.controls["dataset"].value, plan.controls["swap"].value = 14.0, 32.0
     assert "would lie in swap" in plan.summary
     plan.controls["swap"].value = 0.0

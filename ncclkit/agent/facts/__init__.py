@@ -1,10 +1,9 @@
 """Facts of a host.
 
-One small reader per facet, each fact with where it was read, never an exception.
-
-    collect(torch=True, paths={"work": "."})   the facts, as dicts, one by one
-
-docs/facts.md lists every fact with its unit and source.
+In: this host, and paths whose storage is looked at.  Out: facts as dicts, each with where it was
+read, never an exception; docs/facts.md lists every one with its unit and source.
+Begin with `gather.collect`: ``collect(torch=True, paths={"work": "."})``.  One small reader per
+facet stands beside it.
 """
 
 from .gather import collect

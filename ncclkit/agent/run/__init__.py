@@ -1,4 +1,7 @@
 """Ranks on compute nodes.
 
-The guard that ends them, the crash handler, the live test and its stages.
+In: the command line of a run.  Out: its ranks, their records and logs, and an end of all of them,
+whatever happens.
+Begin with `guard.run_guarded`, which ends what it started; `collective.main` is what each rank of
+the live test executes, `stages` its staged form, `crash_handler` what a rank leaves when it hangs.
 """

@@ -1,8 +1,10 @@
 """For each cause the one look that tells it from its rivals, at the lowest cost.
 
-A look is a question that a person answers with yes, no, or cannot tell: from memory, by one
-command on a host of the job, or by reading one file.  ``now`` works when the job is dead;
-``next_time`` is a line for the job script that has the answer at hand after the next run.
+In: the name of a cause.  Out: its `Look`, a question that a person answers with yes, no, or cannot
+tell: from memory, by one command on a host of the job, or by reading one file.  ``now`` works when
+the job is dead; ``next_time`` is a line for the job script that has the answer at hand after the
+next run.
+Begin with `cause_looks`; `broad` has the questions that split many causes at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """What a person holds first: a line or a sentence that many causes share.
 
-One symptom per module: its docstring is the page, ``WORDS`` finds it in lines, and ``SUSPECTS`` are
-the causes that it usually has, each with the reason in one clause.  No symptom proves a cause;
-`ncclkit.causes.differential` orders the suspects by what settled cases turned out to be.
+In: the lines of a case.  Out: the symptoms that they show, each with its usual suspects; no symptom
+proves a cause, and `ncclkit.causes.differential` orders the suspects by what settled cases turned
+out to be.  One symptom per module: its docstring is the page, ``WORDS`` finds it in lines, and
+``SUSPECTS`` are its causes, each with the reason in one clause.
+Begin with `symptoms_in`.
 """
 
 from __future__ import annotations

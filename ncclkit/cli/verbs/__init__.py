@@ -1,8 +1,8 @@
 """The verbs of the command, one a module.
 
-In come the options of a command line, out goes a `VerbAnswer`, which `ncclkit.cli.runner` prints.
-A new verb is one module with a subclass of `Verb`, and its line in `VERBS`.  Begin at
-`compare.py`, which is the smallest with text, JSON and a verdict.
+In: the options of a command line.  Out: a `VerbAnswer`, which `ncclkit.cli.runner` prints.
+A new verb is one module with a subclass of `Verb`, and its line in `VERBS`.
+Begin with `compare.py`, which is the smallest with text, JSON and a verdict.
 """
 
 from __future__ import annotations

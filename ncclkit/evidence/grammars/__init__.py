@@ -1,1 +1,6 @@
-"""What the lines of each program mean."""
+"""What the lines of each program mean.
+
+In: one line, with its time, rank and host.  Out: an event where a rule knows the line, else
+nothing.  One program per module, each pattern below a specimen of its line.
+Begin with `grammar.Rule`, of which all are made, and `c10d`, which is typical.
+"""

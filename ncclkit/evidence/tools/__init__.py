@@ -1,8 +1,9 @@
-"""What other tools print, in files of its own or between the lines of a log: facts of hosts,
-measured bandwidths.
+"""What other tools print: facts of hosts, measured bandwidths.
 
-A log is only searched for these at its beginning and end (see `search`), where job scripts print
-them; a small file is searched whole.
+In: a file of a tool's own, or the text of a log, in which such output may stand between the lines.
+Out: facts and events.  A log is only searched at its beginning and end (see `search`), where job
+scripts print; a small file is searched whole.
+Begin with `document.Tool`, which says where a tool's output begins and what is in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the five stories measure.
+"""What the five stories measure, and what they ask.
 
-Scaling runs, staged runs, data-loader sweeps, resumes from a checkpoint.
+In: a case folder of the lab.  Out: scaling runs, staged runs, data-loader sweeps, what checkpoints
+hold, and the answers that a student gave.
+Begin with `runs.run_stages`; `questions` has the stories' words.
 """

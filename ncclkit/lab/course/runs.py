@@ -8,19 +8,15 @@ hours: a series of runs therefore stops after the first one that fails.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclkit.agent.digits import whole_number, whole_numbers
-from ncclkit.core import budgets
-from ncclkit.core.budgets import Budget
+from ncclkit.agent.digits import whole_numbers
+from ncclkit.analysis.resumes import STAGES
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import WorkerPhase
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run, records_of
-from ncclkit.lab.course.resume import STAGES
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 
@@ -46,7 +42,7 @@ class Stage:
         return self.run.summary
 
 
-async def staged_run(
+async def run_stages(
     case: Case,
     job: str,
     *stages: Mapping[str, Any],
@@ -122,7 +118,7 @@ def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
     return Stage(run, options, tuple(trained[0]["losses"]), ready, peak)
 
 
-async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
+async def run_backends(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
     """Run the same all_reduce over gloo, and over NCCL where possible.
 
     Where there are GPUs for all `ranks` (0: one for each GPU).
@@ -180,7 +176,7 @@ class Step:
         return next((m for m in self.run.measurements if m.op == op), None)
 
 
-async def scaling_run(
+async def run_scaling(
     case: Case, ranks: str = "2 4 8", *, backend: str = "auto", simulate_hosts: int = 1
 ) -> tuple[Step, ...]:
     """Run the exchange on each of these counts of ranks, the smallest first.
@@ -260,86 +256,11 @@ def _step_of_run(case: Case, run: Run) -> Step:
     return Step(run, one, pairs, limit, sum(shares) if shares else None)
 
 
-def most_open_files(case: Case) -> dict[int, int]:
-    """Ranks → most open files of a rank with one communicator.
-
-    In all scaling runs of a case.
-    """
-    found: dict[int, int] = {}
-    for folder in case.runs():
-        ranks = whole_number(folder.name.rpartition("-exchange-")[2])
-        if ranks is None:
-            continue
-        for record in records_of(folder):
-            if record.get("phase") == "files" and isinstance(record.get("one"), int):
-                found[ranks] = max(found.get(ranks, 0), record["one"])
-    return found
-
-
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
 """Workers per rank, and batches that each prepares ahead."""
-FIELDS = tuple(
-    "workers prefetch step_ms low_ms high_ms first_ms data_ms others_ms queue preempted".split()
-)
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderSweep:
-    """What the last sweep measured; times in milliseconds on the slowest rank."""
-
-    cores: int
-    """That all ranks of the host shared."""
-    ranks: int
-    repeats: tuple[Mapping[str, float], ...]
-    """One for each repeat of each choice, with all of `FIELDS`, in the order of the sweep."""
-
-    @property
-    def rows(self) -> tuple[Mapping[str, float], ...]:
-        """One for each choice.
-
-        Medians of its repeats, and the whole extent of half of their steps.
-        """
-        alike: dict[tuple[float, float], list[Mapping[str, float]]] = {}
-        for row in self.repeats:
-            alike.setdefault((row["workers"], row["prefetch"]), []).append(row)
-        ends = {"low_ms": min, "high_ms": max}
-        return tuple(
-            {
-                name: ends.get(name, statistics.median)([row[name] for row in rows])
-                for name in FIELDS
-            }
-            for rows in alike.values()
-        )
-
-    @property
-    def knee(self) -> Budget:
-        """The fewest workers of a rank that are as good as any.
-
-        Of those that prepare as many batches ahead.
-        """
-        return budgets.knee(self._steps)
-
-    @property
-    def alike(self) -> list[int]:
-        """The counts of workers whose steps are as fast as the fastest.
-
-        They cannot be told apart; compared like `knee`.
-        """
-        return budgets.alike_steps(self._steps)
-
-    @property
-    def _steps(self) -> dict[int, tuple[float, float]]:
-        usual = max(row["prefetch"] for row in self.rows[:2])
-        comparable = [row for row in self.rows if row["prefetch"] in (0, usual)]
-        return {int(row["workers"]): (row["low_ms"], row["high_ms"]) for row in comparable}
-
-    @property
-    def rule(self) -> Budget:
-        """Workers per rank that the rule (workers + 1) x ranks <= cores allows."""
-        return budgets.workers(self.cores, self.ranks)
-
-
-async def loader_sweep(
+async def sweep_loaders(
     case: Case,
     *,
     cores: int = 2,
@@ -354,8 +275,8 @@ async def loader_sweep(
     (workers per rank, batches ahead), all ranks on few cores.
 
     cores: that all ranks of this host share; steps: measured for each choice in each of so many
-    repeats, which take turns, as neighbours on the machine come and go. `measured` reads what came
-    out.  Raises NcclkitError in one sentence for what cannot be run.
+    repeats, which take turns, as neighbours on the machine come and go. `measured_sweep`
+    reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
         if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:
@@ -380,32 +301,4 @@ async def loader_sweep(
     argv = ("stories.loader_sweep", *_words_of_options(options))
     return await probe.execute(
         case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline)
-    )
-
-
-def measured(case: Case) -> LoaderSweep | None:
-    """What the last sweep of the case measured.
-
-    None where none was made, or not one choice came to its end.
-    """
-    sweeps = [event.data for event in case.of("worker.phase") if event.data.phase == "loader_sweep"]
-    last = sweeps[-1] if sweeps else WorkerPhase()
-    rows = [row for row in last.rows or () if _is_complete(row)]
-    if not rows or not _is_count(last.cores) or not _is_count(last.ranks):
-        return None
-    return LoaderSweep(last.cores, last.ranks, tuple(rows))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-def _is_complete(row: object) -> bool:
-    if isinstance(row, Mapping):
-        values = [row.get(name) for name in FIELDS]
-    else:
-        values = [None]
-    return all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-        for value in values
     )

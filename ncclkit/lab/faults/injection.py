@@ -157,7 +157,7 @@ def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> lis
 
 def _recorded_run(case: Case, name: str, error: Impossible) -> Run:
     """The bundled recording of a fault, where this machine cannot make it; the run says so."""
-    if name not in samples.recording_names():
+    if name not in samples.list_samples():
         raise error
     recording.replay(case, samples.HERE / name)
     run = baseline.last(case)

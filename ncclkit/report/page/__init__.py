@@ -1,9 +1,10 @@
 """A notebook as one offline HTML page.
 
-Figures drawn by plotly.js inside the file, nothing fetched, no widget state.
-
-The page forbids itself every request and every script but its own by a Content-Security-Policy, so
-a hostile log line that slipped through unescaped could still neither run nor call home.
+In: an executed notebook.  Out: one HTML text: figures drawn by plotly.js inside the file, nothing
+fetched, no widget state.  The page forbids itself every request and every script but its own by a
+Content-Security-Policy, so a hostile log line that slipped through unescaped could still neither
+run nor call home.
+Begin with `render`.
 """
 
 from __future__ import annotations

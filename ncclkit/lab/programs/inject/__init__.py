@@ -1,10 +1,10 @@
 """The ways in which the lab breaks a job.
 
-Each changes one rank, before the process group or at one step.
-
-The job is the small training of `train`, or the live test itself.  Each way is a bug that programs
+In: the small training of `train`, or the live test itself, and the name of a fault.  Out: the same
+job with one rank changed, before the process group or at one step.  Each way is a bug that programs
 have, and has its right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.
 None reaches beyond its own process.
+Begin with `LabJob`; `program` has the ways.
 """
 
 import argparse

@@ -10,14 +10,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ncclkit.analysis.loader_sweeps import LoaderSweep, measured_sweep
+from ncclkit.analysis.resumes import Resume, resumes
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
 from ncclkit.core.runs import Run
 from ncclkit.core.text import format_bytes, format_number, format_time, plural
-from ncclkit.lab.course import resume, runs
-from ncclkit.lab.course.resume import Checkpoint, Resume
-from ncclkit.lab.course.runs import LoaderSweep, Stage, Step
+from ncclkit.lab.course import runs
+from ncclkit.lab.course.checkpoints import Checkpoint, read_checkpoints
+from ncclkit.lab.course.runs import Stage, Step
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank, of_name, panels, titled
@@ -43,11 +45,11 @@ def _measured(
     return Drawn(summary, figure, join(heading, fit(shown), *notes))
 
 
-def _dim(words: str) -> Markup:
+def _dim_note(words: str) -> Markup:
     return el("p", words, cls="nk-dim")
 
 
-def _seconds(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     return format_time(None if seconds is None else 1e6 * seconds)
 
 
@@ -58,7 +60,7 @@ def checkpoints_view(path: str | Path) -> View:
 
     Raises NcclkitError where there is none.
     """
-    found = resume.checkpoints(path)
+    found = read_checkpoints(path)
     base = os.path.commonpath([file.path.parent for file in found])
     head = ("File", "Size", "Is it whole?", "Where the loaders stood")
     rows = []
@@ -141,7 +143,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
         note = ""
     else:
         note = f"Largest difference between losses that should be equal: {most}."
-    return _measured(_stages_summary(stages, apart), columns, _dim(note))
+    return _measured(_stages_summary(stages, apart), columns, _dim_note(note))
 
 
 def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
@@ -186,29 +188,29 @@ def loader_sweep_view(case: Case) -> View:
 
     For each choice of workers that it measured.
     """
-    found = runs.measured(case)
+    found = measured_sweep(case)
     if found is None:
         return View(
-            "Nothing was measured yet; loader_sweep(case) trains once for each choice of workers",
+            "Nothing was measured yet; nk.sweep_loaders(case) trains once for each choice",
             Markup(""),
         )
     columns: Columns = {
         "Workers": [f"{row['workers']:.0f}" for row in found.rows],
         "Ahead": [f"{row['prefetch']:.0f}" if row["prefetch"] else "–" for row in found.rows],
-        "Half of the steps": [_between(row) for row in found.rows],
+        "Half of the steps": [_between_repeats(row) for row in found.rows],
         "First batch": [format_time(1e3 * row["first_ms"]) for row in found.rows],
         "Wait for data": [format_time(1e3 * row["data_ms"]) for row in found.rows],
         "Wait for ranks": [format_time(1e3 * row["others_ms"]) for row in found.rows],
         "Queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
         "Preempted": [f"{row['preempted']:.0f} /s" for row in found.rows],
     }
-    rules = _dim(
+    rules = _dim_note(
         f"Measured: {found.knee.words} The rule, (workers + 1) x ranks <= cores: {found.rule.words}"
     )
     return _measured(_sweep_summary(found), columns, rules, figure=_sweep_figure(found))
 
 
-def _between(row: Mapping[str, float]) -> str:
+def _between_repeats(row: Mapping[str, float]) -> str:
     """``19 to 22 ms``."""
     return f"{row['low_ms']:.3g} to {row['high_ms']:.3g} ms"
 
@@ -221,17 +223,17 @@ def _sweep_summary(found: LoaderSweep) -> str:
     if not _has_knee(found):
         # from the back, so that of several choices with as many workers the first one stays
         rows = {int(row["workers"]): row for row in reversed(found.rows)}
-        steps = ", ".join(f"{_between(rows[count])} with {count}" for count in found.alike)
+        steps = ", ".join(f"{_between_repeats(rows[count])} with {count}" for count in found.alike)
         return (
             f"{on}: no knee, the workers per rank cannot be told apart: half of the steps take"
             f" {steps}"
         )
     enough = f"{on}: {plural(knee, 'worker')} per rank {'is' if knee == 1 else 'are'}"
     if most["workers"] == knee:
-        return f"{enough} not yet too many, half of the steps take {_between(best)}"
+        return f"{enough} not yet too many, half of the steps take {_between_repeats(best)}"
     rest = (
-        f"with them half of the steps take {_between(best)}, with {most['workers']:.0f}"
-        f" {_between(most)}"
+        f"with them half of the steps take {_between_repeats(best)}, with {most['workers']:.0f}"
+        f" {_between_repeats(most)}"
     )
     first = (
         f"and the first batch comes after {most['first_ms']:.0f} ms instead of"
@@ -266,14 +268,14 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
     for index, (field, name, place) in enumerate(CURVES):
         look = of_name(name, index)
         figure.add_scatter(
-            x=[_choice(row, found) for row in found.rows],
+            x=[_choice_of_row(row, found) for row in found.rows],
             y=[row[field] for row in found.rows],
             name=name,
             mode="lines+markers",
             line=look | {"width": 2},
             marker={"symbol": plots.MARKS[index], "size": 8, "color": look["color"]},
             hovertemplate=f"{name}: %{{y:.4g}} with %{{x}} workers<extra></extra>",
-            error_y=_spread(found) if field == "step_ms" else None,
+            error_y=_error_bars(found) if field == "step_ms" else None,
             row=place,
             col=1,
         )
@@ -289,7 +291,7 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
     return figure
 
 
-def _spread(found: LoaderSweep) -> dict[str, Any]:
+def _error_bars(found: LoaderSweep) -> dict[str, Any]:
     """Bars over which half of the steps lay."""
     above = [max(0.0, row["high_ms"] - row["step_ms"]) for row in found.rows]
     below = [max(0.0, row["step_ms"] - row["low_ms"]) for row in found.rows]
@@ -302,7 +304,7 @@ def _spread(found: LoaderSweep) -> dict[str, Any]:
     }
 
 
-def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
+def _choice_of_row(row: Mapping[str, float], found: LoaderSweep) -> str:
     """``8``; ``8, 4 ahead`` where another choice has as many workers."""
     alike = [other for other in found.rows if other["workers"] == row["workers"]]
     ahead = ""
@@ -337,7 +339,9 @@ def backend_view(measured: Sequence[Run]) -> View:
     alone = "NCCL needs a GPU for each rank, so it was not measured here."
     if "nccl" in rows:
         alone = ""
-    return _measured(f"all_reduce on {measured[0].plan.ranks} ranks: {said}", columns, _dim(alone))
+    return _measured(
+        f"all_reduce on {measured[0].plan.ranks} ranks: {said}", columns, _dim_note(alone)
+    )
 
 
 LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
@@ -372,21 +376,27 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     limit = min(limits, default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
-        "Wrong": [_wrong(step) for step in steps],
+        "Wrong": [_wrong_values(step) for step in steps],
         "Wrong, uneven shares": [
             "–" if step.uneven is None else f"{step.uneven:,}" for step in steps
         ],
-        "By hand, GB/s": [_busbw(step, runs.BY_HAND) for step in steps],
-        "Library, GB/s": [_busbw(step, runs.LIBRARY) for step in steps],
+        "By hand, GB/s": [_busbw_of(step, runs.BY_HAND) for step in steps],
+        "Library, GB/s": [_busbw_of(step, runs.LIBRARY) for step in steps],
         "Files, one": ["–" if step.one is None else f"{step.one:,}" for step in steps],
         "Files, pairs": ["–" if step.pairs is None else f"{step.pairs:,}" for step in steps],
     }
     return _measured(
         _scaling_summary(steps, plans, ranks),
         columns,
-        *(_dim(f"{LAYOUTS[layout].capitalize()}: {plan.words}") for layout, plan in plans.items()),
+        *(
+            _dim_note(f"{LAYOUTS[layout].capitalize()}: {plan.words}")
+            for layout, plan in plans.items()
+        ),
         (
-            el("p", _advice({layout: plan.value for layout, plan in plans.items()}, ranks, limit))
+            el(
+                "p",
+                _limit_advice({layout: plan.value for layout, plan in plans.items()}, ranks, limit),
+            )
             if plans
             else ""
         ),
@@ -419,7 +429,7 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     )
 
 
-def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
+def _limit_advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
     """How the need compares with what a rank may open, and the ranks at which pairs would exceed
     it.
     """
@@ -442,7 +452,7 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
     return f"{room}: enough on {ranks} ranks, before any data-loader worker has opened its own."
 
 
-def _wrong(step: Step) -> object:
+def _wrong_values(step: Step) -> object:
     """How many values were wrong; how the run ended where it did not come to both ways."""
     both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
     wrong_counts = []
@@ -457,7 +467,7 @@ def _wrong(step: Step) -> object:
     return step.run.reason
 
 
-def _busbw(step: Step, op: str) -> str:
+def _busbw_of(step: Step, op: str) -> str:
     speed = step.speed(op)
     if speed and speed.busbw:
         return format_number(speed.busbw)
@@ -515,13 +525,13 @@ def resume_view(case: Case) -> View:
 
     In the case and in its experiments.
     """
-    found = resume.resumes(case)
+    found = resumes(case)
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
     named = []
     for number, run in enumerate(found, 1):
         for s in run.starts:
-            named.append((f"{number}. {_how(run)}, limit {run.limit:g} s", s))
+            named.append((f"{number}. {_how_it_resumed(run)}, limit {run.limit:g} s", s))
     starts = [start for _, start in named]
     never = badge("✕", "never", "state-failed")
     read_shares = []
@@ -531,12 +541,12 @@ def resume_view(case: Case) -> View:
         "Start": [name for name, _ in named],
         "Rank": [start.rank for start in starts],
         "Read again": read_shares,
-        "All of it": [_seconds(start.whole) if start.of else "–" for start in starts],
+        "All of it": [_format_seconds(start.whole) if start.of else "–" for start in starts],
         "First step after": [
-            never if start.first is None else _seconds(start.first) for start in starts
+            never if start.first is None else _format_seconds(start.first) for start in starts
         ],
-        "Reads a batch": [_seconds(start.batch) for start in starts],
-        "A step": [_seconds(start.step) for start in starts],
+        "Reads a batch": [_format_seconds(start.batch) for start in starts],
+        "A step": [_format_seconds(start.step) for start in starts],
     }
     version = found[0].lightning
     by = "Trained with plain torch; Lightning is missing."
@@ -546,12 +556,12 @@ def resume_view(case: Case) -> View:
     return _measured(
         f"First step after the resume: {summary}",
         columns,
-        _dim(f"{_load_balance(found)} {by}"),
+        _dim_note(f"{_load_balance(found)} {by}"),
         figure=_resume_figure(found),
     )
 
 
-def _how(run: Resume) -> str:
+def _how_it_resumed(run: Resume) -> str:
     batches = max(start.of for start in run.starts)
     if batches:
         return f"{batches:,} batches read again"
@@ -559,10 +569,12 @@ def _how(run: Resume) -> str:
 
 
 def _resume_summary(run: Resume) -> str:
-    case = f"limit {run.limit:g} s, {_how(run)}"
+    case = f"limit {run.limit:g} s, {_how_it_resumed(run)}"
     if run.first is not None:
-        return f"{case}: after {_seconds(run.first)}"
-    return f"{case}: never, as rank {run.last.rank} needs {_seconds(run.last.whole)} for that"
+        return f"{case}: after {_format_seconds(run.first)}"
+    return (
+        f"{case}: never, as rank {run.last.rank} needs {_format_seconds(run.last.whole)} for that"
+    )
 
 
 def _load_balance(found: Sequence[Resume]) -> str:
@@ -579,9 +591,9 @@ def _load_balance(found: Sequence[Resume]) -> str:
         if len(reading) == 1 or (slow.batch or 0) <= UNEVEN * (middle.batch or 0):
             return "In training, all ranks read their batches equally fast."
         return (
-            f"In training, rank {slow.rank} reads a batch in {_seconds(slow.batch)} and rank"
-            f" {middle.rank} in {_seconds(middle.batch)}: every step takes {_seconds(slow.step)} on"
-            " all ranks, as the others wait for it."
+            f"In training, rank {slow.rank} reads a batch in {_format_seconds(slow.batch)} and rank"
+            f" {middle.rank} in {_format_seconds(middle.batch)}: every step takes"
+            f" {_format_seconds(slow.step)} on all ranks, as the others wait for it."
         )
     return "No run came far enough to tell how evenly the ranks are loaded."
 
@@ -598,16 +610,15 @@ def _resume_figure(found: Sequence[Resume]) -> go.Figure:
         times = [longest[number - 1] for number in shown]
         lines = []
         for number in shown:
-            lines.append(
-                f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s"
-            )
+            run = found[number - 1]
+            lines.append(f"{number}. {safe(_how_it_resumed(run))}<br>limit {run.limit:g} s")
         figure.add_bar(
             x=times,
             y=lines,
             name=name,
             orientation="h",
             marker={"color": colour, "pattern": {"shape": "" if came else "/"}},
-            text=[_seconds(time) for time in times],
+            text=[_format_seconds(time) for time in times],
             textposition="outside",
             cliponaxis=False,
             hovertemplate=f"{name} %{{text}}<extra></extra>",
