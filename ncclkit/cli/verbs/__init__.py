@@ -2,7 +2,7 @@
 
 In: the options of a command line.  Out: a `VerbAnswer`, which `ncclkit.cli.runner` prints.
 A new verb is one module with a subclass of `Verb`, and its line in `VERBS`.
-Begin with `compare.py`, which is the smallest with text, JSON and a verdict.
+Begin with `compare`, which is the smallest with text, JSON and a verdict.
 """
 
 from __future__ import annotations
