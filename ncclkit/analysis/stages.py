@@ -157,7 +157,10 @@ def started(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, ...]]:
 
 
 def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupResult, ...]:
-    """What is known of every group, worst first where several of its ranks speak."""
+    """One result a group; where several of its ranks speak, a bad one stands.
+
+    steady: whether every rank has a GPU of its own, as in `pair_of`.
+    """
     by_path: dict[str, list[float]] = {}
     for pair in pairs:
         by_path.setdefault(pair.path, []).append(pair.bandwidth)

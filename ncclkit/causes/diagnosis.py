@@ -182,7 +182,9 @@ class Diagnosis:
         return f"{why}. Suspected first{after}: {', '.join(named)}."
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """The object that ``ncclkit diagnose --json`` prints.
+        """The object that ``ncclkit diagnose --json`` prints of one job.
+
+        The verb (`ncclkit.cli.verbs.diagnose`) adds ``other_jobs`` where there are several.
 
         inputs: one mapping per file with ``path``, ``bytes``, ``lines``.
         """

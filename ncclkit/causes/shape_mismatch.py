@@ -152,9 +152,10 @@ def _witness_of_size(
         # a rank that left no dump is a third witness: it received what one of the two had sent
         if event.rank is not None and event.rank not in ranks_of(two):
             lines.append(event)
-    known = [(group, _bytes_of_call(group.get("value"))) for group in two]
+    known = [(group, _size_of_call(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
         return None
+    # gloo counts bytes and a dump elements, so all that counts is which of two is larger
     small, large = (group for group, _ in sorted(known, key=lambda pair: pair[1] or 0))
     came, wanted = lines[0].data.a, lines[0].data.b
     if not isinstance(came, int) or not isinstance(wanted, int) or came == wanted:
@@ -162,7 +163,7 @@ def _witness_of_size(
     return name_ranks(ranks_in(lines[:1])), small if wanted < came else large
 
 
-def _bytes_of_call(value: Any) -> int | None:
+def _size_of_call(value: Any) -> int | None:
     """Size of a call: elements by its shapes, or bytes by its types.
 
     None where neither is known.

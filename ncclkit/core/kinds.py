@@ -597,7 +597,9 @@ class GlooSizeMismatch(Fields, frozen=True):
 
     kind = "gloo.size_mismatch"
     a: int | None = None
+    """bytes that came"""
     b: int | None = None
+    """bytes that were expected"""
 
 
 class GlooNoInterface(Fields, frozen=True):

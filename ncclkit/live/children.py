@@ -81,11 +81,11 @@ async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
     reading.cancel()
     with suppress(asyncio.CancelledError):
         await reading
-    await _are_gone([child.pid, *started])
+    await _wait_until_gone([child.pid, *started])
 
 
-async def _are_gone(pids: list[int]) -> None:
-    """Wait for the end of killed processes: a pipe is closed before its process has ended."""
+async def _wait_until_gone(pids: list[int]) -> None:
+    """Wait for the end of killed processes, `GRACE` at most: a pipe closes before its process."""
     clock = asyncio.get_running_loop()
     deadline = clock.time() + GRACE
     while any(processes.is_alive(pid) for pid in pids) and clock.time() < deadline:

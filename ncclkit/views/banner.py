@@ -40,7 +40,7 @@ MAX_CHARS = 400
 def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     """The verdict on a case as a reader of the ticket wants it first.
 
-    Without `diagnosis` the case is judged now.
+    Its sentence is `Diagnosis.headline`.  Without `diagnosis` the case is judged now.
     """
     diagnosis = diagnosis or diagnose(case)
     known = summarize(case, diagnosis)

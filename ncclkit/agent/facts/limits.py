@@ -12,7 +12,7 @@ from functools import partial
 
 from ..digits import whole_number, whole_numbers
 from .machine import Fact, Machine, Unread, attempt
-from .storage import all_of
+from .storage import mounts_of
 
 RLIMITS = {
     "nofile.soft": ("Max open files", 0, "files"),
@@ -97,7 +97,7 @@ def _cgroup_places(machine: Machine, controller: str, path: str) -> list[str]:
 
     `controller`: of cgroup v1, empty for v2.
     """
-    mounts = [m for m in all_of(machine) if m["type"] == ("cgroup" if controller else "cgroup2")]
+    mounts = [m for m in mounts_of(machine) if m["type"] == ("cgroup" if controller else "cgroup2")]
     mounts = [m for m in mounts if not controller or controller in m["options"].split(",")]
     # a container's own group may be mounted as the root; beside it, the mounts of other containers
     # may be seen

@@ -46,9 +46,9 @@ NETWORK = ("nbd", "rbd", "drbd")
 
 
 def mount_of(machine: Machine, path: str) -> dict[str, str]:
-    """The mount that holds an absolute path, as `all_of` describes it; raises Unread."""
+    """The mount that holds an absolute path, as `mounts_of` describes it; raises Unread."""
     best: dict[str, str] = {}
-    for mount in all_of(machine):
+    for mount in mounts_of(machine):
         point = mount["point"]
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         # a later mount hides an earlier one
@@ -59,9 +59,11 @@ def mount_of(machine: Machine, path: str) -> dict[str, str]:
     return best
 
 
-def all_of(machine: Machine) -> list[dict[str, str]]:
+def mounts_of(machine: Machine) -> list[dict[str, str]]:
     """Every mount: where (``point``), which folder of the file system (``root``), ``type``,
     ``source``, ``options``.
+
+    The options are those of the file system, where cgroup v1 names its controllers.
     """
     rows = []
     # a host of many containers has thousands of mounts

@@ -25,7 +25,7 @@ from . import processes
 STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
 LOOK = 1.0
-"""Seconds between two looks at the run folder."""
+"""Seconds between two looks at the run folder, and between two samples of telemetry."""
 DYING = 3.0
 """Seconds that ranks get to write their last log lines and to end."""
 WRITTEN = (".log", ".txt", ".json", ".xml")

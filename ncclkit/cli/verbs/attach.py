@@ -105,7 +105,7 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="SECONDS",
         help=(
-            "everything ends after so many seconds, with eight ranks on a host (default 20; 80 with"
+            "everything ends after so many seconds, with eight ranks on a host (default 27; 87 with"
             " --dump or --kernels)"
         ),
     )

@@ -1,4 +1,7 @@
-"""`ncclkit gate`: whether this node is ready for a job."""
+"""`ncclkit gate`: whether this node is ready for a job.
+
+The agent (`ncclkit.agent.gate`) decides, prints and exits; its output and status are passed on.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ Dumps are pickles of dicts, lists, tuples, strings and numbers, from strangers: 
 out, and nothing in them runs.  The standard library's unpickler reads them with its doors to code
 locked.  What a pickle can still do is to take memory and time, or to break the unpickler: a key of
 nested tuples whose hash takes 2 ** 60 steps, keys of one hash, an index of 4 G.  So it is called in
-a process with limits (`processes.limited`).  A reader of our own, and a check that let only plain
-opcodes pass to the fast one, took 400 lines for the same.
+a process with limits (`ncclkit.evidence.processes.limited`).  A reader of our own, and a check that
+let only plain opcodes pass to the fast one, took 400 lines for the same.
 """
 
 from __future__ import annotations
