@@ -70,26 +70,26 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     brakes_found = _mere_brakes(findings, scope)
     findings = [finding for finding in findings if finding not in brakes_found]
     unsure = all(map(resemblance.is_resembling, findings))
+    errors: tuple[Event, ...] = ()
+    if unsure or trouble(scope).says_no_reason:
+        errors = _unexplained(scope, findings)
+    risks_seen: tuple[Finding, ...] = ()
+    if not ended:
+        risks_seen = (*brakes_found, *_risks(scope, findings))
     speed = measured_speed(scope)
-    named = {finding.cause for finding in findings}
+    # a cause is named once: what is a risk of these hosts has not passed as well
+    named = {finding.cause for finding in (*findings, *risks_seen)}
+    left = [verdict for verdict in verdicts if verdict.cause not in named]
     result = Diagnosis(
         tuple(findings),
-        tuple(
-            verdict
-            for verdict in verdicts
-            if verdict.verdict == "unknown" and verdict.cause not in named
-        ),
-        tuple(
-            verdict
-            for verdict in verdicts
-            if verdict.verdict == "clear" and verdict.cause not in named
-        ),
+        tuple(verdict for verdict in left if verdict.verdict == "unknown"),
+        tuple(verdict for verdict in left if verdict.verdict == "clear"),
         job,
-        _unexplained(scope, findings) if unsure or trouble(scope).says_no_reason else (),
+        errors,
         outcome(scope),
         trouble(scope),
         job_seen,
-        () if ended else (*brakes_found, *_risks(scope, findings)),
+        risks_seen,
         speed.warning if speed else "",
         ended,
         suspects,

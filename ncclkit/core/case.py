@@ -39,7 +39,7 @@ import msgspec
 
 from ncclkit import __version__
 from ncclkit.agent.digits import is_whole
-from ncclkit.core import storage, text
+from ncclkit.core import storage, subjects, text
 from ncclkit.core.event_list import EventList
 from ncclkit.core.kinds import KINDS, Fields, NcclDestroy, NcclInit
 from ncclkit.core.model import (
@@ -382,7 +382,8 @@ class Case:
     def latest(self) -> Case:
         """This case as its last run left it, in memory.
 
-        Every fact, and of our own runs' events those of the last one.
+        Of our own runs' events those of the last one, and the facts of the hosts it ran on.  Logs
+        of another job that were read into this folder give way to a run that came after them.
 
         An earlier run that was broken must not count in the diagnosis of the one that shows it
         fixed; a test of connections and a run of a job say different things, so the last one of
@@ -416,7 +417,6 @@ class Case:
             )
 
         scope = Case()
-        scope.facts = self.facts
         scope.measurements = self.measurements
         # what is of no run of ours (logs of the user) has no later run that could replace it
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
@@ -424,17 +424,38 @@ class Case:
         for e in events:
             if not e.kind.startswith("experiment.") or tried(e):
                 kept_events.append(e)
+
+        inputs = self.inputs
+        whole = len(kept_events)
+        kept_events = subjects.events_of_one_job(kept_events, self._is_of_own_run)
+        if len(kept_events) < whole:
+            inputs = subjects.inputs_of_one_job(inputs, kept_events, self._is_of_own_run)
+        scope.facts = subjects.facts_of_job(self.facts, kept_events)
         # in this order: lines of an attempt that failed are looked for only below jobs that ended
         # well
         attempt = _last_attempt(kept_events)
-        ended = _jobs_that_ended(attempt, self.inputs)
+        ended = _jobs_that_ended(attempt, inputs)
         ended |= _attempts_that_failed(_events_below(attempt, ended))
         scope.events = _events_below(attempt, ended)
         if ended:
-            scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
+            scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in inputs]
         else:
-            scope.inputs = self.inputs
+            scope.inputs = inputs
         return scope
+
+    def hosts_only(self) -> Case:
+        """The same hosts without any job: facts and tests of connections, to be judged alone."""
+        hosts = Case(self.path, read_only=True)
+        hosts.facts = self.facts
+        hosts.events = self.of("connect.")
+        return hosts
+
+    def _is_of_own_run(self, path: str) -> bool:
+        """Whether a run in this very folder left the file.
+
+        Whoever names a case folder and a log in one command wants them judged together.
+        """
+        return self.path is not None and path.startswith(f"{self.path}/runs/")
 
     def save(self) -> Case:
         """Add what changed since this case was opened or saved to its folder.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ncclkit.core.event_list import known_ranks
@@ -117,7 +117,8 @@ def _hosts_of_events(events: Sequence[Event]) -> list[str]:
     """
     said = []
     for event in events:
-        if event.host:
+        # a test of connections asks for hosts that need not exist, and no rank ran there
+        if event.host and not event.kind.startswith("connect."):
             said.append((event.host, event.kind.startswith("telemetry.")))
     # where nobody but telemetry names a host, its word is better than none
     names = sorted({host for host, watched in said if not watched} or {host for host, _ in said})
@@ -127,6 +128,16 @@ def _hosts_of_events(events: Sequence[Event]) -> list[str]:
         if "." in name:
             whole.add(name.partition(".")[0])
     return [name for name in names if name not in whole]
+
+
+def short_host(name: str) -> str:
+    """A host's name as NCCL cuts it: up to the first dot, in small letters."""
+    return name.partition(".")[0].lower()
+
+
+def short_hosts(events: Iterable[Event]) -> set[str]:
+    """The short name of every host that events name."""
+    return {short_host(event.host) for event in events if event.host}
 
 
 def _joined_values(*sources: Sequence[str | None]) -> str | None:

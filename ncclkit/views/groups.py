@@ -244,7 +244,18 @@ def _agreed_headline(case: Case) -> Headline:
     if len(logged) == 1:
         alone = f"Only rank {logged[0]}'s log was given: there is no other to compare it with"
         return alone, logged
+    if not _shows_calls_of_several(case):
+        return "Nothing shows the calls of two ranks, so whether they agree cannot be told", ()
     return "The ranks agree on every collective that the evidence shows", ()
+
+
+def _shows_calls_of_several(case: Case) -> bool:
+    """Whether at least two ranks of one group have a number or a list of their calls."""
+    groups = _progress_by_group(timeline.timelines(case))
+    if any(len(ranks) > 1 for ranks in groups.values()):
+        return True
+    listed = {event.rank for event in case.of("nccl.op", "flight.dump", "flight.entry")}
+    return len(listed) > 1
 
 
 def _place_of(at: RankProgress) -> int:
