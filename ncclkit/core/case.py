@@ -389,11 +389,33 @@ class Case:
         fixed; a test of connections and a run of a job say different things, so the last one of
         each counts.
         """
+        scope = Case()
+        scope.measurements = self.measurements
+        inputs = self.inputs
+        of_last_runs = self._events_of_last_runs()
+        kept_events = subjects.events_of_one_job(of_last_runs, self._is_of_own_run)
+        if len(kept_events) < len(of_last_runs):
+            inputs = subjects.inputs_of_one_job(inputs, kept_events, self._is_of_own_run)
+        scope.facts = subjects.facts_of_job(self.facts, kept_events)
+        # in this order: lines of an attempt that failed are looked for only below jobs that ended
+        # well
+        attempt = _last_attempt(kept_events)
+        ended = _jobs_that_ended(attempt, inputs)
+        ended |= _attempts_that_failed(_events_below(attempt, ended))
+        scope.events = _events_below(attempt, ended)
+        if ended:
+            scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in inputs]
+        else:
+            scope.inputs = inputs
+        return scope
+
+    def _events_of_last_runs(self) -> list[Event]:
+        """Of our own runs the events of the last of each kind, and all that is of none."""
         runs = {}
         for path in {event.path for event in self.events}:
             runs[path] = RUN.search(path)
         places = [(event, runs[event.path]) for event in self.events]
-        marks = ("run.end", "worker.phase", "connect.host")
+        marks = ("run.end", "worker.phase", "connect.host", "attach.rank")
         # logs of others may lie in a folder that is called runs/, too: only what our own runs
         # leave counts
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
@@ -416,32 +438,13 @@ class Case:
                 and event.kind.startswith("connect.") == test
             )
 
-        scope = Case()
-        scope.measurements = self.measurements
         # what is of no run of ours (logs of the user) has no later run that could replace it
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         kept_events = []
         for e in events:
             if not e.kind.startswith("experiment.") or tried(e):
                 kept_events.append(e)
-
-        inputs = self.inputs
-        whole = len(kept_events)
-        kept_events = subjects.events_of_one_job(kept_events, self._is_of_own_run)
-        if len(kept_events) < whole:
-            inputs = subjects.inputs_of_one_job(inputs, kept_events, self._is_of_own_run)
-        scope.facts = subjects.facts_of_job(self.facts, kept_events)
-        # in this order: lines of an attempt that failed are looked for only below jobs that ended
-        # well
-        attempt = _last_attempt(kept_events)
-        ended = _jobs_that_ended(attempt, inputs)
-        ended |= _attempts_that_failed(_events_below(attempt, ended))
-        scope.events = _events_below(attempt, ended)
-        if ended:
-            scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in inputs]
-        else:
-            scope.inputs = inputs
-        return scope
+        return kept_events
 
     def hosts_only(self) -> Case:
         """The same hosts without any job: facts and tests of connections, to be judged alone."""

@@ -275,17 +275,22 @@ def conclusion(
     return f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
 
 
-def fix_summary(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
-    """What a fix did, in one sentence; `failed`: the job showed the cause before."""
-    if well and failed:
+def not_shown(finding: Finding, before: Arm) -> str:
+    """Why nothing follows from a fix: the job without it did not show the cause."""
+    instead = "it works here"
+    if before.cause:
+        instead = f"it shows {before.cause}"
+    elif not before.succeeded:
+        instead = before.run.summary
+    return f"A small job here does not show {finding.cause} ({instead}), so no fix can be tried."
+
+
+def fix_summary(finding: Finding, arm: Arm, well: bool) -> str:
+    """What a fix did, in one sentence, of a job that showed the cause before."""
+    if well:
         return (
             f"With this change the same job succeeds after {arm.run.seconds:.0f} s, and"
             f" {finding.cause} is gone."
-        )
-    if well:
-        return (
-            f"The small job works with this change, but it did not show {finding.cause} without it"
-            " either."
         )
     if arm.cause:
         why = f"{arm.cause}: {arm.diagnosis.headline}"

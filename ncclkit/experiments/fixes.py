@@ -25,7 +25,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, NAME, ExperimentRecord, experiments, keep
 from ncclkit.core.model import Advice, Experiment, Finding, NcclkitError
 from ncclkit.core.resources import grant
-from ncclkit.core.runs import Plan, breakable, changed, possible
+from ncclkit.core.runs import Plan, Run, breakable, changed, possible
 from ncclkit.experiments import baseline, comparison
 from ncclkit.experiments.comparison import Arm
 from ncclkit.live import probe, simulated_hosts
@@ -114,13 +114,19 @@ async def fix(
     run_case = _run_case(case, finding.cause)
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
+    question = f"Does the same job work after this: {words_of(finding, before.run.plan)}"
+    if not _is_found_in(before.diagnosis, finding.cause):
+        # whatever a second run does then, the change need not be the reason
+        known = {"observed": "nothing", "verdicts": {finding.cause: "open"}, "baseline": name}
+        known |= {"question": question, "change": change} | _both(before, None)
+        summary = comparison.not_shown(finding, before)
+        return _kept(case, run_case, started, "fix", finding, summary=summary, **known)
     after = await _again(run_case, before.run.plan, change, name, on_record)
     still = _is_found_in(after.diagnosis, finding.cause)
-    shown = _is_found_in(before.diagnosis, finding.cause)
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = "open"
-    if well and shown:
+    if well:
         move = "supported"
         if change.keys() - {"restarts"}:
             move = "proven"
@@ -130,12 +136,12 @@ async def fix(
         started,
         "fix",
         finding,
-        question=f"Does the same job work after this: {words_of(finding, before.run.plan)}",
+        question=question,
         change=change,
         observed=comparison.observed(before, after, None),
         verdicts={finding.cause: move}
         | (comparison.newly_proven(verdict, before, after) if name else {}),
-        summary=comparison.fix_summary(finding, after, well, shown),
+        summary=comparison.fix_summary(finding, after, well),
         baseline=name,
         **_both(before, after),
     )
@@ -200,6 +206,9 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
                 f"There is nothing to check: {cause} {what}; here these have one:"
                 f" {_names(verdict)}."
             )
+        why_not = _why_not_here(finding, baseline.last(case))
+        if why_not and "check" not in finding.next.plan:
+            raise NcclkitError(why_not)
         return finding
     suspects = _open(case, verdict)
     if not suspects:
@@ -221,6 +230,8 @@ def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     for finding in verdict.findings:
         step = finding.next
         if not step or not step.expects or step.question in done:
+            continue
+        if "check" not in step.plan and _why_not_here(finding, run):
             continue
         # without a run a live test stands in for it
         if run is None or "check" in step.plan or possible(run.plan, step.plan):
@@ -271,9 +282,46 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     """
     finding = _named(verdict, cause)
     run = baseline.last(case)
+    why_not = _why_not_here(finding, run)
+    if why_not:
+        raise NcclkitError(why_not)
     if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
         raise error_for_person(finding)
     return finding
+
+
+ONLY_ON_GPUS = frozenset(
+    {
+        "cuda_error",
+        "cumem_container",
+        "driver_too_old",
+        "duplicate_gpu",
+        "gpu_clock_limit",
+        "gpu_hardware_error",
+        "gpu_oom",
+        "gpu_shared",
+        "nccl_bug",
+        "nvswitch_fabric",
+        "p2p_broken",
+        "slow_transport",
+    }
+)
+"""Causes that no job over gloo on CPUs can show."""
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def _why_not_here(finding: Finding, run: Run | None) -> str:
+    """Why a small job here cannot show the cause; empty where it may.
+
+    run: the run of ours that would be repeated; it ran here once, and can again.
+    """
+    elsewhere = launchers.node_count() > 1
+    if run or elsewhere or finding.cause not in ONLY_ON_GPUS or NVIDIA_DRIVER.exists():
+        return ""
+    return (
+        f"This host has no NVIDIA GPU, so a job here cannot show {finding.cause}: try it on a host"
+        " of the job."
+    )
 
 
 def unable(case: Case, cause: str = "") -> tuple[str, str]:

@@ -103,6 +103,9 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
         good = badge("✓", "it works", "state-done")
         if record.worked:
             return good, "works"
+        if record.after is None:
+            # the job did not show the cause without the change, so the change is not to blame
+            return badge("–", "says nothing here", "none"), "none"
         return badge("✕", "it did not help", "state-failed"), "proven"
     symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"

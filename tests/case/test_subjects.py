@@ -70,3 +70,11 @@ def test_facts_of_a_host_are_judged_without_the_jobs_that_ran_there(tmp_path: Pa
     machines = case.hosts_only()
     assert (machines.events, machines.facts, machines.inputs) == ([], case.facts, [])
     assert diagnose(machines).verdict == "no_job"
+
+
+def test_two_looks_are_not_judged_as_one_moment(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    for rank in (0, 1):
+        look = case.new_run("attach") / "attached.json"
+        case.add([Event("attach.rank", "waits", str(look), rank=rank, host="node-1", data={"pid": 7})])
+    assert [event.rank for event in case.latest().of("attach.rank")] == [1]

@@ -75,7 +75,7 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
     trial = asyncio.run(fixes.fix(case, first.cause))  # gloo heeds none of NCCL's variables
     assert not trial.worked and trial.verdicts == {first.cause: "open"} and trial.baseline == ""
     assert trial.before.plan.env == {"NCCL_SOCKET_IFNAME": "eth97", "NCCL_BUFFSIZE": "4194304"}  # the job's own
-    assert trial.after.plan.env == {"NCCL_BUFFSIZE": "4194304"}
+    assert trial.after is None and f"does not show {first.cause} (it works here)" in trial.summary
 
 
 def test_what_cannot_be_asked_is_one_sentence(raised: Case, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, NcclkitError, found
+from ncclkit.experiments import fixes
 from ncclkit.views import _form
 from ncclkit.views.experiments import CheckForm, Closed
 from ncclkit.lab.views.faulty_run import FaultyRun, LabForm
@@ -102,7 +103,9 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
     assert "nothing was found" in form.notice.value
 
 
-def test_buttons_that_can_do_nothing_are_disabled_with_the_reason(tmp_path: Path) -> None:
+def test_buttons_that_can_do_nothing_are_disabled_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing = nk.form.check(Case.open(tmp_path / "nothing"))
     recorded = nk.form.check(nk.open_sample("rank_raises"))
     for form, why in ((nothing, "nothing was found"), (recorded, "needs a writable case folder")):
@@ -118,6 +121,12 @@ def test_buttons_that_can_do_nothing_are_disabled_with_the_reason(tmp_path: Path
     ask = Experiment("Does it work without P2P?", {"env": {"NCCL_P2P_DISABLE": "1"}}, expects={"p2p_broken": "works"})
     advice = Advice("Leave P2P out.", {"NCCL_P2P_DISABLE": "1"}, check="It runs.")
     case.findings = [found("p2p_broken", "likely", "It is.", (job()[0],), advice=(advice,), next=ask)]
+    monkeypatch.setattr(fixes, "NVIDIA_DRIVER", tmp_path / "no driver")
+    form = nk.form.check(case)
+    form.suspect.value = "p2p_broken"
+    assert form.start.disabled and form.fix.disabled
+    assert "no NVIDIA GPU, so a job here cannot show p2p_broken" in form.notice.value
+    monkeypatch.setattr(fixes, "NVIDIA_DRIVER", tmp_path)
     form = nk.form.check(case)
     assert not form.start.disabled and not form.fix.disabled and form.notice.value == ""
 
