@@ -98,9 +98,8 @@ def what_to_do(cause: str) -> str:
 
 
 def remedies_of(cause: str) -> tuple[Advice, ...]:
-    """Every advice of one cause; none where its page alone says what to do."""
-    # a page may still say all by itself
-    return getattr(_known_cause(cause), "REMEDIES", ())
+    """Every advice of one cause."""
+    return _known_cause(cause).REMEDIES
 
 
 def _known_cause(cause: str) -> Cause:

@@ -15,7 +15,7 @@ How to be sure
     show what was taken. Measure one all_reduce with and without the variable.
 
 What to do
-    Remove the variable and look whether the old hang is still there; give the container all GPUs of
+    Look whether the old hang is still there once the variable is gone. Give a container all GPUs of
     the node and --ipc=host; turn off ACS on bare metal.
 
 Read more
@@ -28,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
-from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
+from ncclkit.analysis.picks import env_of, failed, first_finding, name_hosts, pick, ranks_in
 from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.causes.bad_env_value import limiting
 from ncclkit.core.case import Case
@@ -51,28 +52,35 @@ def diagnose(case: Case) -> Finding:
 
     And ranks of one machine use a slower one.
     """
-    channels = case.of(NcclChannel)
-    slow = _inside_machine(case, [e for e in channels if e.data.via in ("SHM", "NET")])
+    slow = _slow_channels(case)
+    direct = [event for event in case.of(NcclChannel) if event.data.via == "P2P"]
+    went_well = direct or ([] if slow else case.of(NcclChannel))
+    say = "Ranks of one machine talk peer to peer."
+    if slow and not went_well:
+        went_well = [*slow]
+        say = "No faster path is known to exist between these GPUs."
+    missing = "NCCL_DEBUG=INFO Channel lines of a start"
+    return first_finding(
+        case, _path_turned_off, _measured_slow, _low_speed, CHECK.risk
+    ) or CHECK.otherwise(case, went_well, say, missing)
+
+
+def _slow_channels(case: Case) -> list[Event]:
+    """Connections inside one machine that take another path than peer to peer."""
+    slower = [event for event in case.of(NcclChannel) if event.data.via in ("SHM", "NET")]
+    return _inside_machine(case, slower)
+
+
+def _path_turned_off(case: Case) -> Finding | None:
+    """Connections inside one machine are slow, and a setting or the driver says why."""
+    slow = _slow_channels(case)
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked: list[Event] = case.of(NcclInfo, family="p2p_disabled")
     linked += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)
-    measured = _measured_slow(case) or _low_speed(case)
-    if measured:
-        return measured
-    direct = [e for e in channels if e.data.via == "P2P"]
-    went_well = direct or (channels if channels and not slow else [])
-    risk = CHECK.risk(case)
-    if risk:
-        return risk
-    missing = "NCCL_DEBUG=INFO Channel lines of a start"
-    if slow and not went_well:
-        return CHECK.otherwise(
-            case, slow, "No faster path is known to exist between these GPUs.", missing
-        )
-    return CHECK.otherwise(case, went_well, "Ranks of one machine talk peer to peer.", missing)
+    return None
 
 
 def _measured_slow(case: Case) -> Finding | None:
@@ -334,18 +342,18 @@ def experiment(case: Case) -> Experiment:
     for name in SWITCHES:
         if env_of(case, name) or case.facts_of(f"env.{name}"):
             off.append(name)
-    return Experiment(
+    return experiment_of(
         "Is all_reduce inside one node faster without the switch?",
         {"unset": off or list(SWITCHES)},
         {
-            ID: "busbw rises by half or more",
+            ID: ("faster", "busbw rises by half or more"),
             "p2p_broken": (
+                "other",
                 "it hangs or gives wrong results without the switch, which was probably set for"
-                " that reason"
+                " that reason",
             ),
-            "nvswitch_fabric": "it does not start without the switch",
+            "nvswitch_fabric": ("other", "it does not start without the switch"),
         },
-        {ID: "faster", "p2p_broken": "other", "nvswitch_fabric": "other"},
     )
 
 
@@ -360,6 +368,7 @@ LANES = Advice(
     check="`nvidia-smi -q -d PCIE` shows the maximum under Current while the GPU works.",
     risk="Some GPUs lower the width when they idle: look again under load first.",
 )
+REMEDIES = (_advice("NCCL_P2P_DISABLE"), _advice(), ODD, LANES)
 CHECK = Preflight(
     ID,
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
