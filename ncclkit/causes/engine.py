@@ -75,7 +75,9 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         errors = _unexplained(scope, findings)
     risks_seen: tuple[Finding, ...] = ()
     if not ended:
-        risks_seen = (*brakes_found, *_risks(scope, findings))
+        warned = {risk.cause for risk in brakes_found}
+        others = [risk for risk in _risks(scope, findings) if risk.cause not in warned]
+        risks_seen = (*brakes_found, *others)
     speed = measured_speed(scope)
     # a cause is named once: what is a risk of these hosts has not passed as well
     named = {finding.cause for finding in (*findings, *risks_seen)}
