@@ -29,6 +29,8 @@ class Verdict:
 
     diagnosis: Diagnosis
     summary: Summary | None = None
+    is_whole: bool = False
+    """Whether a terminal, too, shows all evidence and advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def print_parts(parts: Iterable[Part]) -> None:
     """Print the pieces of an answer for a person, each as soon as it is made."""
     for part in parts:
         if isinstance(part, Verdict):
-            terminal.verdict(part.diagnosis, part.summary)
+            terminal.verdict(part.diagnosis, part.summary, part.is_whole)
         elif isinstance(part, NameTable):
             terminal.rows(part.title, part.rows)
         elif isinstance(part, CataloguePage):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ncclkit.agent.anonymize import Aliases
 
-__all__ = ["DEADLINE", "declared", "keep", "literals", "make", "notebook"]
+__all__ = ["DEADLINE", "declared", "keep", "literals", "make", "notebook", "page_of_logs"]
 
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
@@ -59,10 +59,7 @@ def make(
         out = Path(out).expanduser().absolute()
     else:
         out = folder / "report.html"
-    if not os.access(out.parent, os.W_OK):
-        raise NcclkitError(
-            f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
-        )
+    check_target(out)
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
     values = {}
     for name, value in given.items():
@@ -86,6 +83,51 @@ def make(
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
     return out
+
+
+def page_of_logs(
+    case: Case,
+    out: Path,
+    command: str,
+    redact: bool = False,
+    names: Sequence[str] = (),
+) -> None:
+    """Write the page of 03_logs about a case that was read already, without a kernel.
+
+    command: what makes it again; redact, names: as of `make`.
+    """
+    import nbformat
+
+    from ncclkit.report import direct
+
+    path = notebook("03_logs")
+    aliases = None
+    if redact or names:
+        from ncclkit.report.page import anonymized
+
+        aliases = anonymized.other_names(case, names)
+    cells = direct.execute(path, {"logs": case})
+    cells.metadata["papermill"] = {"parameters": {"logs": str(case.about.get("logs") or "")}}
+    cleaned = nbformat.from_dict(texts(cells, text))
+    try:
+        _write_page(out, cleaned, path, aliases, command=command)
+    except OSError as error:
+        raise NcclkitError(_why_unwritten(error, out)) from error
+
+
+def check_target(out: Path) -> None:
+    """Raise NcclkitError where no page can be written to this path."""
+    problem = ""
+    if out.is_dir():
+        problem = f"it is a folder; name a file, such as {out / 'report.html'}"
+    elif not os.access(out.parent, os.W_OK):
+        problem = f"{out.parent} is not a folder you may write to"
+    elif out.exists() and not out.is_file():
+        problem = "it is not a file but a device or a pipe"
+    elif out.exists() and not os.access(out, os.W_OK):
+        problem = "you may not write to that file"
+    if problem:
+        raise NcclkitError(f"Cannot write the report {out}: {problem}.")
 
 
 def replaced(out: Path) -> Path:
@@ -144,6 +186,7 @@ def _write_page(
     notebook: Path,
     aliases: Aliases | None,
     failed: str = "",
+    command: str = "",
 ) -> None:
     """Write the HTML file of executed cells, and beside it the list of the names that were replaced
     in it.
@@ -153,7 +196,12 @@ def _write_page(
     write(
         out,
         page.render(
-            cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases
+            cells,
+            name=notebook.name,
+            folder=notebook.parent,
+            failed=failed,
+            aliases=aliases,
+            command=command,
         ),
     )
     if aliases is not None:

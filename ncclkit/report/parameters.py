@@ -19,6 +19,11 @@ from ncclkit.core.text import did_you_mean, parse_size
 if TYPE_CHECKING:
     import nbformat
 
+PARAMETERS = "parameters"
+"""Tag of the cell that declares them, as papermill knows it."""
+FOR_A_PERSON = "remove-cell"
+"""Tag, as Jupyter Book knows it, of a cell that no page holds: a form, an example, what to
+click."""
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
 NOTEBOOK_FOLDERS = (
     Path(__file__).parents[1] / "notebooks",
@@ -96,7 +101,7 @@ def declared(path: Path) -> dict[str, Parameter]:
     cells = [
         cell.source
         for cell in read_notebook(path).cells
-        if "parameters" in cell.metadata.get("tags", [])
+        if PARAMETERS in cell.metadata.get("tags", [])
     ]
     try:
         lines = ast.parse(cells[0] if cells else "").body

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncclkit.cli.judging import replaced_names_note
 from ncclkit.cli.runner import Part, Verb, VerbAnswer
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import add_options
@@ -74,16 +75,11 @@ def _given_parameters(words: list[str]) -> dict[str, str]:
 
 
 def _report_parts(html: Path, is_redacted: bool) -> Iterator[Part]:
-    from ncclkit import report
-
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
         yield f"Verdict: {_verdict_sentence(html.parent)}"
     yield f"Report: {html}\nCase folder: {html.parent}"
     if is_redacted:
-        yield (
-            f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what"
-            " it lacks)"
-        )
+        yield replaced_names_note(html)
 
 
 def _verdict_sentence(folder: Path) -> str:
