@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ncclkit.cli import terminal
 from ncclkit.cli.terminal import show
@@ -74,9 +74,14 @@ class VerbAnswer:
     """Makes what ``--json`` prints; None where there is only text."""
 
 
+VerbGroup = Literal["My job", "This cluster", "Learn"]
+"""Under which heading of ``ncclkit --help`` a verb stands."""
+
+
 class Verb(ABC):
     """One verb of the command: its line of help, its options, and its work."""
 
+    group: ClassVar[VerbGroup]
     name: ClassVar[str]
     what: ClassVar[str]
     """One line of ``ncclkit --help``."""
@@ -84,6 +89,10 @@ class Verb(ABC):
     """What stands behind ``ncclkit`` in the example of its own help."""
     needs_folder: ClassVar[bool] = True
     """Whether it writes or starts something in the current folder, so that there must be one."""
+
+    def more_help(self) -> str:
+        """What stands below its help; made where it is asked for."""
+        return ""
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -26,8 +26,19 @@ if TYPE_CHECKING:
 
     from ncclkit.agent.anonymize import Aliases
 
-__all__ = ["DEADLINE", "declared", "keep", "literals", "make", "notebook", "page_of_logs"]
+__all__ = [
+    "DEADLINE",
+    "declared",
+    "keep",
+    "literals",
+    "make",
+    "notebook",
+    "page_of_logs",
+    "report_file",
+]
 
+MAIN_NOTEBOOKS = ("guided", "guided.zh")
+"""The notebook whose report is the one of its case folder, in both languages."""
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
 
@@ -43,29 +54,30 @@ def make(
 ) -> Path:
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
-    `out` is the HTML file (default ``<case_dir>/report.html``; the executed notebook is always
-    ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter
-    ``case_dir`` is filled in.  Secrets are in neither file; `redact`, or a parameter of that name,
-    also takes hosts, addresses, users and homes out of the HTML file, each replaced by the same
-    word everywhere.  Relative paths mean what they mean to the caller.  `names` are taken out too;
-    what was replaced by what is written beside the HTML file, for the sender alone (`replaced`).
+    `out` is the HTML file (default: `report_file`, and the executed notebook always lies there),
+    `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled in.
+    Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses,
+    users and homes out of the HTML file, each replaced by the same word everywhere.  Relative paths
+    mean what they mean to the caller.  `names` are taken out too; what was replaced by what is
+    written beside the HTML file, for the sender alone (`replaced`).
     Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that
     stopped early after the report of its beginning was written.
     """
     from ncclkit.report import headless
 
     folder = Case.open(case_dir).path or Path(case_dir)
+    usual = report_file(folder, notebook)
     if out:
         out = Path(out).expanduser().absolute()
     else:
-        out = folder / "report.html"
+        out = usual
     check_target(out)
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
     values = {}
     for name, value in given.items():
         values[name] = str(value) if isinstance(value, os.PathLike) else value
     check_values(notebook, values)
-    executed = folder / "report.ipynb"
+    executed = usual.with_suffix(".ipynb")
     try:
         cells, failed = headless.execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
@@ -83,6 +95,13 @@ def make(
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
     return out
+
+
+def report_file(folder: Path, notebook: Path) -> Path:
+    """The HTML file of a notebook in a case folder; each notebook has one of its own."""
+    if notebook.stem in MAIN_NOTEBOOKS:
+        return folder / "report.html"
+    return folder / f"report-{notebook.stem}.html"
 
 
 def page_of_logs(
@@ -164,7 +183,7 @@ def keep(
     aliases = None
     if parameters.get("redact") is True:
         aliases = _aliases_of_case(folder)
-    out = folder / "report.html"
+    out = report_file(folder, notebook)
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
         _write_page(out, cleaned, notebook, aliases)

@@ -39,6 +39,8 @@ class Parameter:
     default: str
     """Source text."""
     annotation: str = ""
+    what: str = ""
+    """What its line says of it."""
 
     @property
     def type(self) -> type | None:
@@ -103,8 +105,9 @@ def declared(path: Path) -> dict[str, Parameter]:
         for cell in read_notebook(path).cells
         if PARAMETERS in cell.metadata.get("tags", [])
     ]
+    source = cells[0] if cells else ""
     try:
-        lines = ast.parse(cells[0] if cells else "").body
+        lines = ast.parse(source).body
     except SyntaxError as error:
         raise NcclkitError(
             f"The parameters cell of {path} is not Python: line {error.lineno}, {error.msg}."
@@ -116,7 +119,11 @@ def declared(path: Path) -> dict[str, Parameter]:
             annotation = ""
             if isinstance(line, ast.AnnAssign):
                 annotation = ast.unparse(line.annotation)
-            found[ast.unparse(target)] = Parameter(ast.unparse(line.value), annotation)
+            written = source.splitlines()[(line.end_lineno or line.lineno) - 1]
+            comment = written.encode()[line.end_col_offset :].decode().partition("#")[2]
+            found[ast.unparse(target)] = Parameter(
+                ast.unparse(line.value), annotation, comment.strip()
+            )
     return found
 
 

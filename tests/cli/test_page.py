@@ -12,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ncclkit.evidence.samples import HERE
+from ncclkit.report import report_file
 from tests.cli.command import LATE, ROOT, Typed
 from tests.reports import HOSTILE, NOTEBOOKS, made
 
@@ -40,11 +41,11 @@ def test_the_page_is_the_report_of_03_logs(tmp_path: Path, typed: Typed) -> None
     assert done.returncode == 1 and done.stdout.startswith("proven: Rank 2, busy in train.py:19")
     assert done.stdout.endswith(f"\nReport: {page}\n")
     case, run = made(LOGS, (("logs", LATE),))
-    assert run.returncode == 0 and answer_of(page) == answer_of(case / "report.html")
+    assert run.returncode == 0 and answer_of(page) == answer_of(report_file(case, LOGS))
     text = page.read_text(encoding="utf-8")
     assert (
         text.count('class="figure-data"')
-        == (case / "report.html").read_text(encoding="utf-8").count('class="figure-data"')
+        == report_file(case, LOGS).read_text(encoding="utf-8").count('class="figure-data"')
         > 1
     )
     assert (

@@ -121,6 +121,16 @@ def test_everything_on_a_terminal() -> None:
     assert re.search(r"│ +Port \d+ is already taken", whole), "no banner has said the sentence"
 
 
+def test_pasted_text_has_an_end() -> None:
+    code, said = screen("diagnose", "-", keys="RuntimeError: NCCL odd\n\x04")
+    assert code == 1 and "press Ctrl-D on a line of its own, which ends the input" in said
+    assert "No known cause explains this error: RuntimeError: NCCL odd" in STYLE.sub("", said)
+
+
+def test_a_pipe_is_told_nothing_about_keys(typed: Typed) -> None:
+    assert "Ctrl-D" not in typed("diagnose", "-", stdin=b"RuntimeError: NCCL odd\n").stderr
+
+
 def test_a_pipe_begins_with_the_banner(tmp_path: Path, typed: Typed) -> None:
     """As a terminal has it: the verdict, who, what first, what is missing; then everything."""
     said = typed("diagnose", str(HERE / "rank_late")).stdout

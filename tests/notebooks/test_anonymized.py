@@ -58,7 +58,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_names_nobody(case: Path) -> None:
-    soup = BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser")
+    soup = BeautifulSoup((case / "report-03_logs.html").read_text(encoding="utf-8"), "html.parser")
     for library in [script for script in soup.find_all("script") if len(script.text) > 1e6]:
         library.decompose()  # plotly.js knows an atlas
     assert [name for name in NAMES if name in str(soup)] == []

@@ -35,8 +35,9 @@ class DiagnoseVerb(Verb):
     """Judge what a job left behind; of logs of several jobs each alone."""
 
     name = "diagnose"
+    group = "My job"
     what = "logs, folders and Flight Recorder dumps of a job: which rank is at fault, and why"
-    example = "diagnose logs/ --json"
+    example = "diagnose logs/ --html report.html"
     needs_folder = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
