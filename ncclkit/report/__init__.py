@@ -125,7 +125,7 @@ def page_of_logs(
         from ncclkit.report.page import anonymized
 
         aliases = anonymized.other_names(case, names)
-    cells = direct.execute(path, {"logs": case})
+    cells = direct.run_without_kernel(path, {"logs": case})
     cells.metadata["papermill"] = {"parameters": {"logs": str(case.about.get("logs") or "")}}
     cleaned = nbformat.from_dict(texts(cells, text))
     try:

@@ -19,7 +19,7 @@ import nbformat
 from ncclkit.report.parameters import FOR_A_PERSON, PARAMETERS, read_notebook
 
 
-def execute(notebook: Path, values: Mapping[str, Any]) -> nbformat.NotebookNode:
+def run_without_kernel(notebook: Path, values: Mapping[str, Any]) -> nbformat.NotebookNode:
     """The cells of `notebook` with what each shows, its parameters set to `values`.
 
     The notebook must be one of ours, as its code runs here with all rights of this process.

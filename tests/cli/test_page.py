@@ -92,6 +92,16 @@ def test_a_page_without_names(tmp_path: Path, typed: Typed) -> None:
     assert "node-1<" not in words and "had not entered collective 12" in words
 
 
+def test_a_page_of_two_jobs_reads_standard_input_once(tmp_path: Path, typed: Typed) -> None:
+    ended = "slurmstepd: error: *** JOB {} ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+    (tmp_path / "slurm-99.out").write_text(ended.format(99))
+    page = tmp_path / "page.html"
+    paths = (str(tmp_path / "slurm-99.out"), "-")
+    done = typed("diagnose", *paths, "--html", str(page), stdin=ended.format(98).encode())
+    assert done.returncode == 1 and "Job 2 of 2: -" in done.stdout, done.stderr
+    assert "It came by standard input" in answer_of(page)
+
+
 def test_with_json_nothing_else_is_printed(tmp_path: Path, typed: Typed) -> None:
     page = tmp_path / "page.html"
     done = typed("diagnose", str(HERE / "healthy"), "--json", "--html", str(page))

@@ -122,14 +122,14 @@ class DiagnoseVerb(Verb):
 
 def _page_file(options: argparse.Namespace) -> Path | None:
     """Where the page goes; raises NcclkitError where it cannot, before anything is read."""
-    from ncclkit import report
-
     if options.html is None:
         if options.redact or options.redact_name:
             raise NcclkitError("--redact is about the page; name its file, as in --html FILE.")
         return None
     if options.html in ("", "-"):
         raise NcclkitError("--html writes a file; name one, such as report.html.")
+    from ncclkit import report
+
     page = Path(options.html).expanduser().absolute()
     report.check_target(page)
     return page
@@ -208,8 +208,8 @@ def _verdict_parts(reading: Reading, jobs: list[_JudgedJob], is_whole: bool) -> 
     from ncclkit.evidence import logs
 
     count = len(reading.facts)
-    summary = logs.reading_summary(reading.inputs, count, reading.measurements)
-    yield Aside(f"ncclkit: {summary}")
+    was_read = logs.reading_summary(reading.inputs, count, reading.measurements)
+    yield Aside(f"ncclkit: {was_read}")
     for number, job in enumerate(jobs, 1):
         paths = job.case.about["logs"]
         if len(jobs) > 1:
