@@ -78,7 +78,7 @@ def _others(case: Case) -> Markup:
 
     Which one this page is about, and the verdict on each of the others.
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for paths in case.about.get("other_jobs") or ():
         # standard input has been read to its end
         if "-" in paths:
