@@ -23,6 +23,14 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
+from ncclkit.causes._first_step import (
+    ATTACH,
+    FirstStep,
+    JudgedLogs,
+    WantedEvidence,
+    step_about_finding,
+    step_to_collect,
+)
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
@@ -173,7 +181,7 @@ class Summary:
     first_step: str = ""
     """The first thing to do, or to collect, in one sentence."""
     command: str = ""
-    """What to type for it, where that is one command or setting."""
+    """What to paste for it: works as it is; empty where nothing is to be done."""
     job: JobSummary = JobSummary()
     files: int = 0
     """Files that were judged."""
@@ -231,43 +239,47 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         first = next(iter(diagnosis.findings), None)
     read_ranks = _evidence_read(scope)
     known: dict[str, Any] = {}
+    again = reproduce or _command_to_reproduce(case)
+    judged = JudgedLogs(scope, _paths_of_command(again, case))
+    step = FirstStep()
     if first:
+        step = step_about_finding(first, diagnosis, judged)
         known = {
             "strength": "" if diagnosis.verdict == "slow" else first.strength or "",
             "cause": first.cause,
             "title": page(first.cause)[""],
             "culprit": _culprit_of_finding(scope, first),
             "line": _deciding_line(first, base),
-        } | _first_step(first)
-    elif diagnosis.verdict == "healthy" and diagnosis.healthy:
-        known = {
-            "line": _cited_line(diagnosis.healthy, base),
-            "first_step": "Nothing needs to be done for this job.",
         }
+    elif diagnosis.verdict == "healthy" and diagnosis.healthy:
+        known = {"line": _cited_line(diagnosis.healthy, base)}
+        step = FirstStep("Nothing needs to be done for this job.")
     elif diagnosis.verdict == "running" and diagnosis.at_work:
-        known = {"line": _cited_line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
+        known = {"line": _cited_line(diagnosis.at_work, base)}
+        step = FirstStep(STILL_AT_WORK)
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    wanted = []
     if unsettled:
         wanted = _next_evidence(scope, diagnosis, read_ranks)
-    else:
-        wanted = ()
     if wanted:
-        known = {"first_step": f"Collect: {wanted[0]}"}
+        step = step_to_collect(wanted[0], diagnosis, judged)
     return Summary(
         diagnosis.verdict,
         diagnosis.headline,
         **known,
+        first_step=step.sentence,
+        command=step.command,
         job=_job_summary(scope, diagnosis),
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
         facts=sum(fact.value is not None for fact in case.facts),
         ranks=read_ranks,
         tested=_tested_in_words(scope) if diagnosis.verdict in ("healthy", "slow") else "",
         missing=_missing_evidence(case, scope, diagnosis, read_ranks),
-        reproduce=reproduce or _command_to_reproduce(case),
+        reproduce=again,
         errors=tuple(_cited_line(error, base) for error in diagnosis.errors[:SHOWN])
         if unsettled
         else (),
-        would_tell=wanted,
+        would_tell=tuple(piece.text for piece in wanted),
     )
 
 
@@ -396,15 +408,6 @@ def _place_of_rank(case: Case, rank: int) -> RankPlace:
     else:
         gpu = str(index)
     return RankPlace(rank, host, gpu)
-
-
-def _first_step(finding: Finding) -> dict[str, str]:
-    if finding.next and (finding.experiment_first or not finding.advice):
-        return {"first_step": f"Make this experiment: {finding.next.question}"}
-    if not finding.advice:
-        return {}
-    first = finding.advice[0]
-    return {"first_step": first.do, "command": first.command or "; ".join(first.exports)}
 
 
 def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
@@ -559,33 +562,51 @@ def _tested_in_words(case: Case) -> str:
 
 def _next_evidence(
     case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
-) -> tuple[str, ...]:
+) -> list[WantedEvidence]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
-        return ("The standard output and standard error of all ranks of the job.",)
+        everything = "The standard output and standard error of all ranks of the job."
+        return [WantedEvidence(everything)]
     wanted = []
     # such an error resembles everything: the reason stands above it, or was not logged
     if diagnosis.says_no_reason:
-        wanted.append(
+        above = (
             "The lines above this error, of every rank: the first `NCCL WARN` names the call that"
             " failed."
         )
-        wanted.append(
+        own_words = (
             "NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered)."
         )
+        warnings = "export NCCL_DEBUG=WARN"
+        wanted += [WantedEvidence(above, warnings), WantedEvidence(own_words, warnings)]
     absent = _absent_ranks(case, read_ranks)
     if absent:
-        wanted.append(f"The logs of {text.ranks(absent)}.")
+        wanted.append(WantedEvidence(f"The logs of {text.ranks(absent)}."))
     if diagnosis.errors and not any(event.data.frames for event in case.of(PythonException)):
-        wanted.append("The whole standard error of every rank, with the traceback above the error.")
+        whole = "The whole standard error of every rank, with the traceback above the error."
+        wanted.append(WantedEvidence(whole))
     if not any(event.kind.startswith("nccl.") for event in case.events):
-        wanted.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
+        nccl_log = "NCCL's log: run it again with NCCL_DEBUG=INFO."
+        wanted.append(WantedEvidence(nccl_log, "export NCCL_DEBUG=INFO"))
     if not case.of("flight."):
-        setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
-        wanted.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
+        settings = [f"{name}={value}" for name, value in RECORDED.items()]
+        dumps = f"Flight Recorder dumps of all ranks: run it again with {' and '.join(settings)}."
+        wanted.append(WantedEvidence(dumps, f"export {' '.join(settings)}"))
     if not diagnosis.errors and not case.of(Stack):
-        wanted.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
-    return tuple(wanted[:SHOWN])
+        stacks = "The stacks of all ranks while it hangs: `ncclkit attach` on its host."
+        wanted.append(WantedEvidence(stacks, ATTACH))
+    return wanted[:SHOWN]
+
+
+def _paths_of_command(again: str, case: Case) -> str:
+    """What a command that judges the case again names, quoted.
+
+    Nothing where that is the case's own folder: whoever reads the page of it has seen it.
+    """
+    paths = again.removeprefix("ncclkit diagnose ")
+    if case.path is not None and paths == shlex.quote(str(case.path)):
+        return ""
+    return paths
 
 
 def _command_to_reproduce(case: Case) -> str:

@@ -56,6 +56,16 @@ def judge_run(case: Case, folder: Path) -> Verdict:
     return Verdict(found, summarize(this_run, found, again))
 
 
+def replaced_names_note(page: Path) -> str:
+    """Where the names stand that a redacted page does not."""
+    from ncclkit import report
+
+    return (
+        f"Replaced names: {report.replaced(page)} (keep this list; --redact-name NAME adds what"
+        " it lacks)"
+    )
+
+
 def facts_read_now(case: Case, before: Sequence[Fact]) -> list[Fact]:
     """The facts that were not in the case before.
 

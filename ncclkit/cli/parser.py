@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
-from typing import Any, NoReturn
+import textwrap
+from typing import Any, NoReturn, get_args
 
 from ncclkit import __version__
-from ncclkit.cli.runner import Verb
+from ncclkit.cli.runner import Verb, VerbGroup
 from ncclkit.cli.terminal import show
 from ncclkit.cli.verbs import VERBS
 from ncclkit.core.text import did_you_mean
 from ncclkit.live.options import JOB_OPTIONS, SHORT
 
+WHERE_TO_BEGIN = """\
+Where to begin: name what your job left behind; you get which rank is at fault, why, and what to do.
+
+    $ ncclkit diagnose logs/ --html report.html    # also as one page, for the ticket"""
+"""The first lines of ``ncclkit --help``."""
+
 
 def command_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with one for each verb."""
-    parser = _Parser(
-        prog="ncclkit", description="Find out why distributed training hangs, crashes or is slow."
-    )
+    parser = _CommandParser(prog="ncclkit")
     parser.add_argument("--version", action="version", version=f"ncclkit {__version__}")
     # for verbs that read another verb's words, or describe all of them to a shell
     parser.set_defaults(whole_command=parser)
-    parsers = parser.add_subparsers(required=True, metavar="VERB")
+    parsers = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
     for verb in VERBS:
         _add_verb(parsers, verb)
     return parser
@@ -43,6 +49,16 @@ def _add_verb(parsers: Any, verb: Verb) -> None:
 
 class _Parser(argparse.ArgumentParser):
     """Says in one sentence what it does not understand, and what may have been meant."""
+
+    def format_help(self) -> str:
+        """The help, and below it what the verb adds where somebody asks."""
+        verb: Verb | None = self.get_default("verb")
+        more = ""
+        if verb:
+            more = verb.more_help()
+        if more:
+            return f"{super().format_help()}\n{more}\n"
+        return super().format_help()
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, extra = self.parse_known_args(args, namespace)
@@ -66,6 +82,26 @@ class _Parser(argparse.ArgumentParser):
             end = "?"
         show(f"ncclkit: {message.rstrip('.?')}{end} See `{self.prog} --help`.", sys.stderr)
         raise SystemExit(2)
+
+
+class _CommandParser(_Parser):
+    """The parser of the whole command, whose help begins where most people begin."""
+
+    def format_help(self) -> str:
+        """Where to begin, then the verbs by what they are for."""
+        width = max(len(verb.name) for verb in VERBS)
+        room = max(40, shutil.get_terminal_size().columns - width - 8)
+        lines = [WHERE_TO_BEGIN, "", self.format_usage().rstrip()]
+        for group in get_args(VerbGroup):
+            lines += ["", group]
+            for verb in VERBS:
+                if verb.group != group:
+                    continue
+                first, *more = textwrap.wrap(verb.what, room)
+                lines.append(f"    {verb.name:{width}}  {first}")
+                lines += [f"{'':{width + 6}}{line}" for line in more]
+        lines += ["", "`ncclkit VERB --help` has its options and an example.", ""]
+        return "\n".join(lines)
 
 
 def _refuse_word(verb: argparse.ArgumentParser, word: str) -> None:

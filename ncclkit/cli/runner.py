@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ncclkit.cli import terminal
 from ncclkit.cli.terminal import show
@@ -29,6 +29,8 @@ class Verdict:
 
     diagnosis: Diagnosis
     summary: Summary | None = None
+    is_whole: bool = False
+    """Whether a terminal, too, shows all evidence and advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,14 @@ class VerbAnswer:
     """Makes what ``--json`` prints; None where there is only text."""
 
 
+VerbGroup = Literal["My job", "This cluster", "Learn"]
+"""Under which heading of ``ncclkit --help`` a verb stands."""
+
+
 class Verb(ABC):
     """One verb of the command: its line of help, its options, and its work."""
 
+    group: ClassVar[VerbGroup]
     name: ClassVar[str]
     what: ClassVar[str]
     """One line of ``ncclkit --help``."""
@@ -82,6 +89,10 @@ class Verb(ABC):
     """What stands behind ``ncclkit`` in the example of its own help."""
     needs_folder: ClassVar[bool] = True
     """Whether it writes or starts something in the current folder, so that there must be one."""
+
+    def more_help(self) -> str:
+        """What stands below its help; made where it is asked for."""
+        return ""
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -107,7 +118,7 @@ def print_parts(parts: Iterable[Part]) -> None:
     """Print the pieces of an answer for a person, each as soon as it is made."""
     for part in parts:
         if isinstance(part, Verdict):
-            terminal.verdict(part.diagnosis, part.summary)
+            terminal.verdict(part.diagnosis, part.summary, part.is_whole)
         elif isinstance(part, NameTable):
             terminal.rows(part.title, part.rows)
         elif isinstance(part, CataloguePage):

@@ -79,19 +79,25 @@ def console(file: TextIO) -> Console | None:
     return Console(file=file, markup=False, highlight=False, emoji=False, force_terminal=True)
 
 
-def verdict(found: Diagnosis, about: Summary | None = None) -> None:
-    """Print what was found.
+def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = False) -> None:
+    """Print what was found, the verdict first.
 
-    On a terminal a banner, the first finding as a card, and a line for each other one.
+    On a terminal a banner, the first finding as a card, and a line for each other one; is_whole: a
+    card for each, with all evidence.  Anywhere else all of it as text.
     """
     screen = console(sys.stdout)
     if screen is None or not (about or found.findings):
-        return show(found.text())
+        return show(_plain_verdict(found, about))
     if about:
         screen.print(_banner(found, about))
     cards = int(found.verdict in ("found", "slow"))  # what a job merely resembles gets a line
-    for finding in found.findings[:cards]:
-        screen.print(_card(finding, alone=about is None))
+    shown = SHOWN
+    if is_whole:
+        cards = len(found.findings)
+        shown = sys.maxsize
+    for number, finding in enumerate(found.findings[:cards], 1):
+        is_alone = about is None or number > 1 or found.verdict not in ("found", "slow")
+        screen.print(_card(number, finding, is_alone, shown))
     for number, finding in enumerate(found.findings[cards:], 1 + cards):
         symbol, colour = MARKS[finding.strength or "possible"]
         head = (
@@ -100,46 +106,75 @@ def verdict(found: Diagnosis, about: Summary | None = None) -> None:
             (f"{finding.cause}  ", "bold"),
         )
         screen.print(_text(*head, (finding.say, "")))
-    if len(found.findings) > 1 or any(len(finding.evidence) > SHOWN for finding in found.findings):
-        screen.print(
-            _text(
-                (
-                    "All evidence and advice: send the output through a pipe, as in `… | less`.",
-                    "dim",
-                )
-            )
-        )
+    more = _what_is_not_shown(found, cards, shown)
+    if more:
+        screen.print(_text((f"{more}: `ncclkit diagnose --all` shows them.", "dim")))
     return None
 
 
-def _banner(found: Diagnosis, about: Summary) -> RenderableType:
-    """What is wrong, how sure that is, who is at fault, what to do first, which job it is, and what
-    was judged.
-    """
-    from rich.console import Group
-    from rich.panel import Panel
+def _what_is_not_shown(found: Diagnosis, cards: int, shown: int) -> str:
+    """How many pieces of advice and of evidence are on no card."""
+    advice = sum(len(finding.advice) for finding in found.findings[cards:])
+    evidence = sum(len(finding.evidence) for finding in found.findings[cards:])
+    for finding in found.findings[:cards]:
+        evidence += max(0, len(finding.evidence) - shown)
+    counts = []
+    if advice:
+        counts.append(f"{advice:,} of advice")
+    if evidence:
+        counts.append(f"{evidence:,} of evidence")
+    if counts:
+        return f"More pieces: {' and '.join(counts)}"
+    return ""
 
+
+def _plain_verdict(found: Diagnosis, about: Summary | None) -> str:
+    """The banner as text, then everything else."""
+    everything = found.text()
+    if about is None:
+        return everything
+    name, rows = _banner_rows(found, about)
+    lines = [f"{name}: {about.sentence}"]
+    for label, value in rows:
+        first, *more = value.splitlines() or [""]
+        lines.append(f"  {label:9}  {first}")
+        lines += [f"{'':13}{line}" for line in more]
+    # the banner has said the first line, where that is the verdict
+    rest = everything.removeprefix(found.headline).strip("\n")
+    if rest:
+        lines += ["", rest]
+    return "\n".join(lines)
+
+
+def _banner_rows(found: Diagnosis, about: Summary) -> tuple[str, list[tuple[str, str]]]:
+    """How sure the verdict is, and the rows below it.
+
+    Who is at fault, what to do first, which job it is, and what was judged.
+    """
     from ncclkit.causes.diagnosis import with_fix
 
-    symbol, colour = MARKS[about.strength or about.verdict]
     name = NAMES.get(about.verdict, about.strength or about.verdict)
     rows = []
     if about.culprit:
         rows = [("At fault", about.culprit.sentence)]
-    rows += [
-        ("Line", f"{middle(line.place)}  {line.short}")
-        for line in (about.line, *about.errors)
-        if line
-    ]
-    rows += [
-        (
-            "First",
-            " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))),
-        )
-    ]
-    rows += [("Collect", "\n".join(about.would_tell))]
+    for line in (about.line, *about.errors):
+        if line:
+            rows.append(("Line", f"{middle(line.place)}  {line.short}"))
+    first = about.first_step
+    if about.command:
+        first = f"{first} `{about.command}`"
+    rows += [("First", first), ("Collect", "\n".join(about.would_tell))]
     rows += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
-    rows = [row for row in rows if row[1]] + about.rows()
+    return name, [row for row in rows if row[1]] + about.rows()
+
+
+def _banner(found: Diagnosis, about: Summary) -> RenderableType:
+    """The verdict and its rows in a frame."""
+    from rich.console import Group
+    from rich.panel import Panel
+
+    symbol, colour = MARKS[about.strength or about.verdict]
+    name, rows = _banner_rows(found, about)
     head = _text((f"{symbol} {name}  ", colour), (about.sentence, "bold"))
     return Panel(Group(head, _text(("", "")), _grid(rows, "dim")), border_style=colour)
 
@@ -156,9 +191,9 @@ def _indented(text: Text, by: int) -> RenderableType:
     return Padding(text, (0, 0, 0, by))
 
 
-def _card(finding: Finding, alone: bool) -> RenderableType:
+def _card(number: int, finding: Finding, alone: bool, shown: int) -> RenderableType:
     """One finding; alone: no banner above has said its sentence, its strength and who
-    is at fault.
+    is at fault; shown: pieces of evidence on it.
     """
     from rich.console import Group
     from rich.panel import Panel
@@ -169,8 +204,8 @@ def _card(finding: Finding, alone: bool) -> RenderableType:
     groups[0] += (
         [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
     )
-    groups += [_evidence(piece) for piece in finding.evidence[:SHOWN]]
-    rest = len(finding.evidence) - SHOWN
+    groups += [_evidence(piece) for piece in finding.evidence[:shown]]
+    rest = len(finding.evidence) - shown
     groups += [[_text((f"and {rest} more", "dim"))]] if rest > 0 else []
     steps = [_advice(advice) for advice in finding.advice]
     if finding.next:
@@ -186,7 +221,9 @@ def _card(finding: Finding, alone: bool) -> RenderableType:
     groups += steps
     body = [line for group in groups if group for line in (_text(("", "")), *group)][1:]
     title = _text(
-        ("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold")
+        (f"{number}. ", ""),
+        (f"{symbol} {finding.strength} " * alone, colour),
+        (finding.cause, "bold"),
     )
     return Panel(Group(*body), title=title, title_align="left", border_style=colour)
 

@@ -8,7 +8,7 @@
       jobs/<n>-<verb>/  job.sbatch job.json job.out job.err exit
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and kind
-      report.html
+      report.html       and report-<notebook>.html of each other notebook
 
 Files are replaced whole and atomically, so a full disk or a killed kernel
 leaves the previous contents; nothing that was collected is ever lost.  Several

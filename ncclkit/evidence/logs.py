@@ -29,13 +29,14 @@ ASKED_JOB = re.compile(r"slurm:(\d+)")
 """A job that was named by its id."""
 
 
-def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
+def read_logs(logs: str | Case, case_dir: str | Path = "", example: str = "") -> Case:
     """Read what `logs` names, and nothing else, into a case.
 
     With `case_dir` the case is kept in that folder.
 
     logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the
-    name of a bundled run; or lines of a log themselves.  What an earlier reading left in the case
+    name of a bundled run; or lines of a log themselves; the case of a reading comes back as it is.
+    What an earlier reading left in the case
     gives way, so that two jobs are never judged as one.  Of several jobs in `logs` the case holds
     the first; ``case.about["other_jobs"]`` has the paths of each of the others.  One sentence for
     each thing that could not be read stands in ``case.about["problems"]``; raises NcclkitError
@@ -44,6 +45,8 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was
     read, with the bundled run `example`, if one is named.
     """
+    if isinstance(logs, Case):
+        return logs
     if isinstance(logs, str) and not logs.strip() and case_dir and example:
         case = Case.open(case_dir)
         if case.events and not is_example(case):

@@ -33,7 +33,7 @@ else's."""
 
 @contextmanager
 def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | None]:
-    """The executor that ``--workers`` names, as long as the block runs.
+    """The executor that ``--readers`` names, as long as the block runs.
 
     None, and a sentence, where it cannot be had.
 

@@ -27,8 +27,19 @@ if TYPE_CHECKING:
 
     from ncclkit.agent.anonymize import Aliases
 
-__all__ = ["DEADLINE", "declared", "keep", "literals", "make", "notebook"]
+__all__ = [
+    "DEADLINE",
+    "declared",
+    "keep",
+    "literals",
+    "make",
+    "notebook",
+    "page_of_logs",
+    "report_file",
+]
 
+MAIN_NOTEBOOKS = ("guided", "guided.zh")
+"""The notebook whose report is the one of its case folder, in both languages."""
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
 
@@ -44,33 +55,31 @@ def make(
 ) -> Path:
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
-    `out` is the HTML file (default ``<case_dir>/report.html``; the executed notebook is always
-    ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter
-    ``case_dir`` is filled in.  Secrets are in neither file; `redact`, or a parameter of that name,
-    also takes hosts, addresses, users and homes out of the HTML file, each replaced by the same
-    word everywhere.  Relative paths mean what they mean to the caller.  `names` are taken out too;
-    what was replaced by what is written beside the HTML file, for the sender alone (`replaced`).
+    `out` is the HTML file (default: `report_file`, and the executed notebook always lies there),
+    `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled in.
+    Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses,
+    users and homes out of the HTML file, each replaced by the same word everywhere.  Relative paths
+    mean what they mean to the caller.  `names` are taken out too; what was replaced by what is
+    written beside the HTML file, for the sender alone (`replaced`).
     Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that
     stopped early after the report of its beginning was written.
     """
     from ncclkit.report import headless
 
     folder = Case.open(case_dir).path or Path(case_dir)
+    usual = report_file(folder, notebook)
     if out:
         out = Path(out).expanduser().absolute()
     else:
-        out = folder / "report.html"
-    if not os.access(out.parent, os.W_OK):
-        raise NcclkitError(
-            f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
-        )
+        out = usual
+    check_target(out)
     # a notebook that does not declare the parameter would refuse it
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
     values = {}
     for name, value in given.items():
         values[name] = str(value) if isinstance(value, os.PathLike) else value
     check_values(notebook, values)
-    executed = folder / "report.ipynb"
+    executed = usual.with_suffix(".ipynb")
     try:
         cells, failed = headless.execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
@@ -89,6 +98,58 @@ def make(
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
     return out
+
+
+def report_file(folder: Path, notebook: Path) -> Path:
+    """The HTML file of a notebook in a case folder; each notebook has one of its own."""
+    if notebook.stem in MAIN_NOTEBOOKS:
+        return folder / "report.html"
+    return folder / f"report-{notebook.stem}.html"
+
+
+def page_of_logs(
+    case: Case,
+    out: Path,
+    command: str,
+    redact: bool = False,
+    names: Sequence[str] = (),
+) -> None:
+    """Write the page of 03_logs about a case that was read already, without a kernel.
+
+    command: what makes it again; redact, names: as of `make`.
+    """
+    import nbformat
+
+    from ncclkit.report import direct
+
+    path = notebook("03_logs")
+    aliases = None
+    if redact or names:
+        from ncclkit.report.page import anonymized
+
+        aliases = anonymized.other_names(case, names)
+    cells = direct.run_without_kernel(path, {"logs": case})
+    cells.metadata["papermill"] = {"parameters": {"logs": str(case.about.get("logs") or "")}}
+    cleaned = nbformat.from_dict(texts(cells, text))
+    try:
+        _write_page(out, cleaned, path, aliases, command=command)
+    except OSError as error:
+        raise NcclkitError(_why_unwritten(error, out)) from error
+
+
+def check_target(out: Path) -> None:
+    """Raise NcclkitError where no page can be written to this path."""
+    problem = ""
+    if out.is_dir():
+        problem = f"it is a folder; name a file, such as {out / 'report.html'}"
+    elif not os.access(out.parent, os.W_OK):
+        problem = f"{out.parent} is not a folder you may write to"
+    elif out.exists() and not out.is_file():
+        problem = "it is not a file but a device or a pipe"
+    elif out.exists() and not os.access(out, os.W_OK):
+        problem = "you may not write to that file"
+    if problem:
+        raise NcclkitError(f"Cannot write the report {out}: {problem}.")
 
 
 def replaced(out: Path) -> Path:
@@ -126,7 +187,7 @@ def keep(
     aliases = None
     if parameters.get("redact") is True:
         aliases = _aliases_of_case(folder)
-    out = folder / "report.html"
+    out = report_file(folder, notebook)
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
         _write_page(out, cleaned, notebook, aliases)
@@ -148,6 +209,7 @@ def _write_page(
     notebook: Path,
     aliases: Aliases | None,
     failed: str = "",
+    command: str = "",
 ) -> None:
     """Write the HTML file of executed cells, and beside it the list of the names that were replaced
     in it.
@@ -157,7 +219,12 @@ def _write_page(
     write(
         out,
         page.render(
-            cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases
+            cells,
+            name=notebook.name,
+            folder=notebook.parent,
+            failed=failed,
+            aliases=aliases,
+            command=command,
         ),
     )
     if aliases is not None:

@@ -83,7 +83,7 @@ def execute(
     """
     # what it logs also comes as an exception
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
-    draft = executed.with_name(".report.ipynb")
+    draft = executed.with_name(f".{executed.name}")
     end = time.monotonic() + deadline
     failed: BaseException | None = None
     try:

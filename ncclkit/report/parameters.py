@@ -19,6 +19,11 @@ from ncclkit.core.text import did_you_mean, parse_size
 if TYPE_CHECKING:
     import nbformat
 
+PARAMETERS = "parameters"
+"""Tag of the cell that declares them, as papermill knows it."""
+FOR_A_PERSON = "remove-cell"
+"""Tag, as Jupyter Book knows it, of a cell that no page holds: a form, an example, what to
+click."""
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
 NOTEBOOK_FOLDERS = (
     Path(__file__).parents[1] / "notebooks",
@@ -34,6 +39,8 @@ class Parameter:
     default: str
     """Source text."""
     annotation: str = ""
+    what: str = ""
+    """What its line says of it."""
 
     @property
     def type(self) -> type | None:
@@ -97,10 +104,11 @@ def declared(path: Path) -> dict[str, Parameter]:
     cells = [
         cell.source
         for cell in read_notebook(path).cells
-        if "parameters" in cell.metadata.get("tags", [])
+        if PARAMETERS in cell.metadata.get("tags", [])
     ]
+    source = cells[0] if cells else ""
     try:
-        lines = ast.parse(cells[0] if cells else "").body
+        lines = ast.parse(source).body
     except SyntaxError as error:
         raise NcclkitError(
             f"The parameters cell of {path} is not Python: line {error.lineno}, {error.msg}."
@@ -112,7 +120,11 @@ def declared(path: Path) -> dict[str, Parameter]:
             annotation = ""
             if isinstance(line, ast.AnnAssign):
                 annotation = ast.unparse(line.annotation)
-            found[ast.unparse(target)] = Parameter(ast.unparse(line.value), annotation)
+            written = source.splitlines()[(line.end_lineno or line.lineno) - 1]
+            comment = written.encode()[line.end_col_offset :].decode().partition("#")[2]
+            found[ast.unparse(target)] = Parameter(
+                ast.unparse(line.value), annotation, comment.strip()
+            )
     return found
 
 

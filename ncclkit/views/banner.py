@@ -33,6 +33,8 @@ EXAMPLE = (
     "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this"
     " machine."
 )
+PASTED = "It came by standard input, which cannot be read again: judge it alone."
+"""What stands for the verdict on another job that no file holds."""
 MAX_CHARS = 400
 """Letters that are shown of the line that decides; the card below holds all of it."""
 
@@ -76,8 +78,12 @@ def _others(case: Case) -> Markup:
 
     Which one this page is about, and the verdict on each of the others.
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for paths in case.about.get("other_jobs") or ():
+        # standard input has been read to its end
+        if "-" in paths:
+            rows.append((el("code", shlex.join(paths)), "–", PASTED))
+            continue
         other = read_logs(shlex.join(paths))
         verdict = _short(diagnose(other))
         rows.append((el("code", other.about["logs"]), *verdict))

@@ -22,7 +22,7 @@ from ncclkit.views._html import code, el
 class ReportForm(Form):
     """The button *Make the report*.
 
-    What the cells of this notebook show now, as ``report.html`` of the case folder.
+    What the cells of this notebook show now, as its HTML file in the case folder.
 
     notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is
     open, that one is taken. Nothing is run again.

@@ -113,6 +113,8 @@ def case_view(case: Case) -> View:
     for name, words in FILES.items():
         if (case.path / name).is_file():
             here.append((case.path / name, words))
+    for path in sorted(case.path.glob("report-*.html")):
+        here.append((path, "the page of another notebook"))
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
     runs = []
     for run in case.runs():

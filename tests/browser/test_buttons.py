@@ -18,6 +18,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
+from ncclkit.report import report_file
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import execute, open_notebook, opened, run_all, state, wait_cells_done
 from tests.browser.test_logs import browser
@@ -98,7 +99,7 @@ def make_the_report(page: Any, lab: Lab, name: str) -> None:
     """Press the button, and see that the file begins with the verdict and holds nothing to click."""
     press(page, "Make the report")
     page.get_by_role("link", name="Download it").wait_for(timeout=60_000)
-    made = BeautifulSoup((lab.root / f"clicked_{name}" / "report.html").read_text(encoding="utf-8"), "html.parser")
+    made = BeautifulSoup(report_file(lab.root / f"clicked_{name}", Path(name)).read_text(encoding="utf-8"), "html.parser")
     banner = made.select_one("section.prose h1 + .out .nk-banner")
     assert not re.search(r"\bCancel\b", made.main.get_text()) and (banner or name in ("1_recbole", *STORIES))
 

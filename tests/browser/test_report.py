@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from ncclkit.lab.course.questions import STORIES
-from ncclkit.report import page
+from ncclkit.report import page, report_file
 from tests.browser.conftest import Visit
 from tests.record import classroom
 from tests.reports import CHINESE, DATA, HOSTILE, NOTEBOOKS, made
@@ -38,7 +38,7 @@ ALIKE = """() => {
 def report() -> Path:
     case, run = made(DATA / "good.ipynb", PARAMETERS)
     assert run.returncode == 0, run.stderr
-    return case / "report.html"
+    return report_file(case, DATA / "good.ipynb")
 
 
 def width(visit: Visit) -> int:
@@ -111,7 +111,7 @@ def test_contents_lead_to_the_headings(report: Path, offline_page: Open) -> None
 def test_a_notebook_that_stopped_says_so_first(offline_page: Open) -> None:
     case, run = made(DATA / "good.ipynb", (("ranks", "0"),))
     assert run.returncode == 2 and "ZeroDivisionError" in run.stderr
-    visit = offline_page(case / "report.html")
+    visit = offline_page(report_file(case, DATA / "good.ipynb"))
     assert visit.errors == [] and "ZeroDivisionError" in visit.page.get_by_role("alert").inner_text()
     visit.page.get_by_text("Go to where it stopped").click()
     assert visit.page.locator("#stopped details.error").is_visible()
@@ -123,12 +123,12 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
     """As a telephone loads it, then on a wide screen; `test_opens_without_network` loads the figure at both widths."""
     case, run = made(path)
     assert run.returncode == 0, run.stderr
-    visit = offline_page(case / "report.html", 390)
+    visit = offline_page(report_file(case, path), 390)
     assert width(visit) == 390
     visit.page.set_viewport_size({"width": 1280, "height": 900})
     visit.page.wait_for_function("document.documentElement.clientWidth === 1280")
     assert width(visit) == 1280
-    assert visit.requests == [(case / "report.html").as_uri()]
+    assert visit.requests == [report_file(case, path).as_uri()]
     assert visit.failed == [] and visit.errors == []
     drawn = visit.page.locator(".js-plotly-plot").count()
     assert drawn == visit.page.locator("script.figure-data").count()

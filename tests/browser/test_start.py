@@ -114,7 +114,7 @@ def test_the_whole_answer_and_its_report_need_no_path(start: Visit, lab: Lab, tm
     page.locator(f"{VIEW}.widget-button", has_text="Make the report").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download it").click()
-    kept = lab.root / "logs_case" / "report.html"
+    kept = lab.root / "logs_case" / "report-03_logs.html"
     assert download.value.path().read_bytes() == kept.read_bytes()
     made = BeautifulSoup(kept.read_text(encoding="utf-8"), "html.parser")
     assert "rank_killed" in made.select_one(".nk-banner").get_text()

@@ -19,10 +19,12 @@ import pytest
 
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import diagnose
+from ncclkit.cli.verbs import VERBS
 from ncclkit.core.case import Case
 from ncclkit.evidence.samples import HERE
 from ncclkit.lab.faults import recording
 from ncclkit.lab.faults.catalogue import FAULTS
+from ncclkit.report.parameters import declared, own
 from tests.cli.command import LATE, ROOT, WARM, Answer, Typed, run
 from tests.processes import leftovers
 
@@ -278,9 +280,35 @@ def test_sizes_as_people_write_them() -> None:
     )
 
 
+def test_help_begins_where_people_begin(typed: Typed) -> None:
+    said = typed("--help").stdout
+    assert said.startswith("Where to begin: name what your job left behind")
+    assert said.index("\n    $ ncclkit diagnose logs/ --html report.html") < said.index("usage:")
+    groups = [said.index(f"\n{group}\n    {first} ") for group, first in FIRST_OF_GROUP.items()]
+    assert groups == sorted(groups) and max(map(len, said.splitlines())) <= 100
+
+
+FIRST_OF_GROUP = {"My job": "diagnose", "This cluster": "inspect", "Learn": "lab"}
+
+
+def test_no_option_means_two_things(typed: Typed) -> None:
+    """Workers of a data loader in one verb, of Dask in the other."""
+    assert "--workers" in typed("inspect", "--help").stdout and "--workers" not in typed("diagnose", "--help").stdout
+    assert "--readers READERS" in typed("diagnose", "--help").stdout
+
+
+def test_the_help_of_report_has_the_notebooks_and_their_parameters(typed: Typed) -> None:
+    said = typed("report", "--help").stdout
+    for name, path in own().items():
+        assert re.search(rf"\b{re.escape(name)}\b", said), name
+        assert [one for one in declared(path) if not re.search(rf"^  {one}=", said, re.MULTILINE)] == []
+    assert "\n  logs=''\n        files, folders, globs, archives, Slurm job ids, space-separated" in said
+    assert "guided (guided.zh: in Chinese): " in said
+
+
 def test_every_verb_has_an_example(typed: Typed) -> None:
-    verbs = re.findall(r"^    ([a-z]+)\b", typed("--help").stdout, re.MULTILINE)
-    assert len(verbs) > 10
+    verbs = re.findall(r"^    ([a-z]+)  ", typed("--help").stdout, re.MULTILINE)
+    assert set(verbs) == {verb.name for verb in VERBS}
     for verb in verbs:
         assert f"Example: ncclkit {verb}" in typed(verb, "--help").stdout
 
@@ -377,7 +405,7 @@ def test_the_report_says_why_there_is_no_live_test(tmp_path: Path, bare: str) ->
 def test_a_case_folder_named_as_a_parameter_is_where_the_report_goes(tmp_path: Path) -> None:
     done = run("report", "--notebook", "03_logs", "-p", "case_dir=here", "-p", "logs=rank_late", cwd=tmp_path, **WARM)
     assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["here"]
-    assert (tmp_path / "here" / "report.html").exists() and (tmp_path / "here" / "findings.json").exists()
+    assert (tmp_path / "here" / "report-03_logs.html").exists() and (tmp_path / "here" / "findings.json").exists()
 
 
 def test_inspect_and_probe(tmp_path: Path, typed: Typed) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ncclkit.cli.parser import command_parser
 from ncclkit.cli.verbs.completion import verb_parsers
+from ncclkit.evidence.samples import HERE
 from tests.cli.command import LATE, ROOT, Answer
 
 FIRST_WORDS = {
@@ -88,6 +89,16 @@ def in_a_shell(line: str, cwd: Path | None = None) -> Answer:
 def test_a_reader_that_has_seen_enough_leaves_the_verdict_alone() -> None:
     done = in_a_shell(f"ncclkit diagnose --json {LATE} | head -c 10")
     assert (done.returncode, done.stdout[:1], done.stderr) == (1, "{", "")
+
+
+def test_the_first_line_is_the_verdict_and_the_status_stays() -> None:
+    """Where the answer is larger than what a pipe holds, `head` leaves before it is written."""
+    logs = " ".join(str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir() and folder.name[0] != "_")
+    done = in_a_shell(f"ncclkit diagnose {LATE} | head -1")
+    assert (done.returncode, done.stdout.count("\n")) == (1, 1) and done.stdout.startswith("proven: Rank 2, busy")
+    assert "Traceback" not in done.stderr and "Broken" not in done.stderr
+    large = in_a_shell(f"ncclkit diagnose {logs} | head -1")
+    assert large.returncode == 1 and "Traceback" not in large.stderr and "Broken" not in large.stderr
 
 
 @pytest.mark.parametrize("notes", ["2>&-", "2>/dev/full"])

@@ -111,6 +111,41 @@ def test_text_of_a_log_neither_steers_nor_styles(tmp_path: Path) -> None:
     assert "[boldred]marked[/][link=https://evil.example]here[/link]:boom:" in flat
 
 
+def test_everything_on_a_terminal() -> None:
+    logs = str(HERE / "own_name_loopback"), str(HERE / "port_busy")
+    short = STYLE.sub("", screen("diagnose", *logs)[1])
+    more = re.search(r"More pieces: (\d+) of advice and \d+ of evidence: `ncclkit diagnose --all` shows them", short)
+    whole = STYLE.sub("", screen("diagnose", "--all", *logs)[1])
+    assert more and whole.count("Do: ") == short.count("Do: ") + int(more[1])
+    assert "─ 2. ● proven port_in_use ─" in whole and "More pieces" not in whole
+    assert re.search(r"│ +Port \d+ is already taken", whole), "no banner has said the sentence"
+
+
+def test_pasted_text_has_an_end() -> None:
+    code, said = screen("diagnose", "-", keys="RuntimeError: NCCL odd\n\x04")
+    assert code == 1 and "press Ctrl-D on a line of its own, which ends the input" in said
+    assert "No known cause explains this error: RuntimeError: NCCL odd" in STYLE.sub("", said)
+
+
+def test_a_pipe_is_told_nothing_about_keys(typed: Typed) -> None:
+    assert "Ctrl-D" not in typed("diagnose", "-", stdin=b"RuntimeError: NCCL odd\n").stderr
+
+
+def test_a_pipe_begins_with_the_banner(tmp_path: Path, typed: Typed) -> None:
+    """As a terminal has it: the verdict, who, what first, what is missing; then everything."""
+    said = typed("diagnose", str(HERE / "rank_late")).stdout
+    banner, _, rest = said.partition("\n\n")
+    verdict, *rows = banner.splitlines()
+    assert verdict.startswith("proven: Rank 2, busy in train.py:19 (skip_batches)")
+    named = [row.split("  ")[1] for row in rows]
+    assert named == "At fault,Line,First,Job,Versions,When,Judged,Missing,Reproduce".split(",")
+    assert rest.startswith("1. slow_rank (proven)") and "   Do: " in rest
+    (tmp_path / "job.log").write_text("RuntimeError: NCCL odd\n")
+    nobody = typed("diagnose", str(tmp_path / "job.log")).stdout
+    assert nobody.startswith("unexplained: No known cause explains this error: RuntimeError: NCCL odd\n")
+    assert "  First      Collect: " in nobody and nobody.count("No known cause") == 1
+
+
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
 def test_a_terminal_that_can_do_less_gets_plain_text(environ: dict[str, str]) -> None:
     _, said = screen("diagnose", str(HERE / "rank_late"), environ=environ)

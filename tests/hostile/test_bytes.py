@@ -66,4 +66,4 @@ def test_report(case, logs):
     made.inputs = [{"path": str(logs), "bytes": 1, "lines": 1, "kind": "log", "events": 1, "errors": 0}]
     page = report.make(GOOD, made.save().path, {"ranks": 2, "name": os.fsdecode(b"\xff")})
     assert "</html>" in page.read_text("utf-8")
-    json.loads((case / "report.ipynb").read_text("utf-8"))
+    json.loads(page.with_suffix(".ipynb").read_text("utf-8"))

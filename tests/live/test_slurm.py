@@ -118,7 +118,7 @@ def test_all_verbs_work_across_four_nodes_and_name_the_bad_one(login: Login, tmp
         return done.stdout
 
     verb(4, "report", "--notebook", "01_environment")
-    page = html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    page = html.unescape((folder / "report-01_environment.html").read_text(encoding="utf-8"))
     case = Case.open(folder)
     assert [fact.host for fact in case.facts_of("software.torch") if fact.value] == login.nodes
     seen = compare(case.facts)

@@ -9,18 +9,20 @@ from bs4 import BeautifulSoup
 
 from ncclkit.core.case import Case
 from ncclkit.experiments import baseline, fixes
+from ncclkit.report import report_file
 from tests.reports import NOTEBOOKS, made
 
 
 @pytest.mark.timeout(300)
 def test_the_unpaired_rank_is_found_and_fixed_and_the_missing_one_named() -> None:
-    folder, run = made(next(path for path in NOTEBOOKS if path.stem == "5_all_to_all"))
+    story = next(path for path in NOTEBOOKS if path.stem == "5_all_to_all")
+    folder, run = made(story)
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["culprits"]["ranks"]) == ("send_recv_mismatch", [2])
     *_, fix = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts["send_recv_mismatch"]) == ("fix", "works", "proven")
-    main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
+    main = BeautifulSoup(report_file(folder, story).read_text(encoding="utf-8"), "html.parser").main
     assert main is not None
     read = main.get_text(" ")
     assert "On 2 and 3 ranks every value is right" in read

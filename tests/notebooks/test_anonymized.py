@@ -58,7 +58,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_names_nobody(case: Path) -> None:
-    soup = BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser")
+    soup = BeautifulSoup((case / "report-03_logs.html").read_text(encoding="utf-8"), "html.parser")
     for library in [script for script in soup.find_all("script") if len(script.text) > 1e6]:
         library.decompose()  # plotly.js knows an atlas
     assert [name for name in NAMES if name in str(soup)] == []
@@ -67,9 +67,9 @@ def test_the_page_names_nobody(case: Path) -> None:
 
 
 def test_what_was_replaced_is_said_beside_the_page_alone(case: Path) -> None:
-    list_of = (case / "report.names.txt").read_text(encoding="utf-8")
+    list_of = (case / "report-03_logs.names.txt").read_text(encoding="utf-8")
     assert "atlas17 → host-1\n" in list_of and "marie.curie → user-1\n" in list_of
-    assert stat.S_IMODE((case / "report.names.txt").stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE((case / "report-03_logs.names.txt").stat().st_mode) & 0o077 == 0
 
 
 def test_a_name_given_by_hand_goes_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from bs4 import BeautifulSoup
 
+from ncclkit.report import report_file
 from tests.reports import NOTEBOOKS, made
 from tests.views.machines import CONCLUSIONS, given
 
@@ -15,7 +16,7 @@ ENVIRONMENT = next(path for path in NOTEBOOKS if path.stem == "01_environment")
 def page(tmp_path_factory: pytest.TempPathFactory) -> BeautifulSoup:
     case, run = made(ENVIRONMENT, tuple(given(tmp_path_factory.mktemp("others")).items()))
     assert run.returncode == 0, run.stderr
-    return BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser")
+    return BeautifulSoup(report_file(case, ENVIRONMENT).read_text(encoding="utf-8"), "html.parser")
 
 
 @pytest.mark.timeout(300)

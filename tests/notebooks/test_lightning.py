@@ -9,6 +9,7 @@ import pytest
 from ncclkit.core.case import Case
 from ncclkit.experiments import fixes
 from ncclkit.analysis.resumes import resumes
+from ncclkit.report import report_file
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "2_lightning.ipynb"
@@ -32,5 +33,5 @@ def test_replay_stop_gap_and_restored_loader_are_compared_by_their_first_step() 
     assert replayed.first is None and replayed.last.rank == 1 and 0 < replayed.last.read < replayed.last.of
     assert stopgap.first is not None and stopgap.first >= 20 and stopgap.limit > stopgap.first
     assert restored.first is not None and restored.limit == replayed.limit and {s.of for s in restored.starts} == {0}
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = report_file(folder, STORY).read_text(encoding="utf-8")
     assert "1 of 4 files that can be read say where the loaders stood" in page

@@ -9,6 +9,7 @@ import pytest
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.experiments import fixes
+from ncclkit.report import report_file
 from tests.namespaces import cannot_simulate
 from tests.reports import ROOT, made
 
@@ -28,7 +29,7 @@ def test_the_host_without_that_card_is_named() -> None:
     folder, run = made(STORY)  # from the recording, where hosts cannot be simulated
     assert run.returncode == 0, run.stderr
     assert first(folder) == ("ifname_not_found", "proven", ("node-2",))
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = report_file(folder, STORY).read_text(encoding="utf-8")
     assert "NCCL_SOCKET_IFNAME=eth97 matches no network interface" in page  # as GPUs recorded it
 
 

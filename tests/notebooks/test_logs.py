@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 
+from ncclkit.report import report_file
 from tests.record import thousand
 from tests.reports import NOTEBOOKS, made
 
@@ -30,7 +31,7 @@ def thousand_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs = thousand.write(tmp_path_factory.mktemp("thousand"))
     case, run = made(LOGS, (("logs", str(logs)),))
     assert run.returncode == 0, run.stderr
-    return case / "report.html"
+    return report_file(case, LOGS)
 
 
 @pytest.mark.timeout(300)
@@ -61,7 +62,7 @@ def test_each_part_states_its_conclusion(thousand_ranks: Path, said: str) -> Non
 def test_the_bundled_run_names_its_late_rank() -> None:
     case, run = made(LOGS)
     assert run.returncode == 0, run.stderr
-    read = words(case / "report.html")
+    read = words(report_file(case, LOGS))
     late = ("Rank 5, busy in train.py:18 (skip_batches)", "Rank 5 stopped logging first", "rank 5 never entered it")
     for said in late:
         assert said in read
@@ -102,7 +103,7 @@ def test_a_job_that_hangs_now_is_the_answer_and_not_the_example(tmp_path: Path) 
         assert [rank.stdout.readline() for rank in ranks if rank.stdout] == [b"\n", b"\n"]
         case, run = made(LOGS, (("attach_to", " ".join(str(rank.pid) for rank in ranks)),))
     assert run.returncode == 0, run.stderr
-    read = words(case / "report.html")
+    read = words(report_file(case, LOGS))
     assert "in save at train.py:5" in read and "int(os.environ['RANK']) == 1" in read and "skip_batches" not in read
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from ncclkit.report import report_file
 from tests.notebooks.conventions import CHECKED, code_cells, tags
 from tests.reports import DATA, ENV, NOTEBOOKS, made
 
@@ -34,7 +35,7 @@ def _shown(output: nbformat.NotebookNode) -> dict[str, Any]:
 def test_marked_cells_give_what_is_committed(path: Path) -> None:
     case, run = made(path)
     assert run.returncode == 0, run.stderr
-    assert checked(case / "report.ipynb") == checked(path)
+    assert checked(report_file(case, path).with_suffix(".ipynb")) == checked(path)
 
 
 MARKED = [path for path in NOTEBOOKS if path.stem in ("00_start_here", "5_all_to_all", "guided")]
@@ -55,7 +56,7 @@ def test_a_wrong_or_missing_output_is_noticed(stored: str | None, same: bool, tm
     nbformat.write(nb, tmp_path / "changed.ipynb")
     case, run = made(GOOD)
     assert run.returncode == 0, run.stderr
-    assert (checked(case / "report.ipynb") == checked(tmp_path / "changed.ipynb")) is same
+    assert (checked(report_file(case, GOOD).with_suffix(".ipynb")) == checked(tmp_path / "changed.ipynb")) is same
 
 
 def test_nbval_itself_says_so_too(tmp_path: Path) -> None:

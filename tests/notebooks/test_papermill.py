@@ -11,6 +11,7 @@ from bs4 import BeautifulSoup
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import cite
 from ncclkit.evidence.samples import open_sample
+from ncclkit.report import report_file
 from tests.reports import NOTEBOOKS, made
 
 
@@ -20,9 +21,9 @@ def test_every_cell_runs_in_order_and_the_report_is_written(path: Path) -> None:
     case, run = made(path)
     assert run.returncode == 0, run.stderr
     *verdict, report, folder = run.stdout.splitlines()
-    assert (report, folder) == (f"Report: {case / 'report.html'}", f"Case folder: {case}")
+    assert (report, folder) == (f"Report: {report_file(case, path)}", f"Case folder: {case}")
     assert [line.startswith("Verdict: ") for line in verdict] == [True] * (case / "case.json").exists()
-    cells = [cell for cell in nbformat.read(case / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in nbformat.read(report_file(case, path).with_suffix(".ipynb"), as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
 
@@ -31,7 +32,7 @@ def test_every_cell_runs_in_order_and_the_report_is_written(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_view_shows_its_static_face(path: Path) -> None:
     case, _ = made(path)
-    page = (case / "report.html").read_text(encoding="utf-8")
+    page = report_file(case, path).read_text(encoding="utf-8")
     assert "An interactive control stands here" not in page
     assert "widget-state+json" not in page and "widget-view+json" not in page
 
@@ -61,7 +62,7 @@ def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
 def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
     """A story asks first: its verdict stands below the question."""
     case, _ = made(path)
-    html = (case / "report.html").read_text(encoding="utf-8")
+    html = report_file(case, path).read_text(encoding="utf-8")
     soup = BeautifulSoup(html, "html.parser")
     first, question = soup.select_one("section.prose h1 + .out .nk-banner"), soup.select_one(".nk-guess")
     assert len(html) < 1_500_000 and (question is not None) == ("cases" in path.parts)

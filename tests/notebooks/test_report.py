@@ -48,10 +48,10 @@ def broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_notebook_that_runs_through_in_this_interpreter_whatever_is_installed(tmp_path: Path, tag: str) -> None:
     out = report.make(GOOD, tmp_path / "case", {"ranks": 4}, tmp_path / "out.html")
     assert out == tmp_path / "out.html" and out.stat().st_size > 1e6
-    nb = nbformat.read(tmp_path / "case" / "report.ipynb", as_version=4)
+    nb = nbformat.read(tmp_path / "case" / "report-good.ipynb", as_version=4)
     assert nb.metadata.papermill.parameters == {"case_dir": str(tmp_path / "case"), "ranks": 4}
     assert "widgets" not in nb.metadata
-    assert {file.name for file in (tmp_path / "case").iterdir()} == {"report.ipynb"}
+    assert {file.name for file in (tmp_path / "case").iterdir()} == {"report-good.ipynb"}
 
 
 LATE = """import zmq
@@ -69,7 +69,7 @@ def test_what_a_kernel_logs_while_it_ends_is_not_said(tmp_path: Path, tag: str) 
     nbformat.write(page, tmp_path / "page.ipynb")
     command = [*COMMAND, "--notebook", "page.ipynb", "--case", "case"]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0 and "the last" in (tmp_path / "case" / "report.ipynb").read_text()
+    assert done.returncode == 0 and "the last" in (tmp_path / "case" / "report-page.ipynb").read_text()
     assert "Traceback" not in done.stderr and "ZMQError" not in done.stderr
 
 
@@ -87,11 +87,21 @@ def test_what_stops_a_notebook_leaves_a_report(
 ) -> None:
     with pytest.raises(NcclkitError) as error:
         report.make(GOOD, tmp_path, values, deadline=deadline)
-    assert sentence in str(error.value) and str(tmp_path / "report.html") in str(error.value)
-    page = (tmp_path / "report.html").read_text()
+    assert sentence in str(error.value) and str(tmp_path / "report-good.html") in str(error.value)
+    page = (tmp_path / "report-good.html").read_text()
     assert "The notebook stopped early." in page
     assert "figure-data" in page and "Where everything is" not in page
-    assert not (tmp_path / ".report.ipynb").exists()
+    assert not (tmp_path / ".report-good.ipynb").exists()
+
+
+def test_each_notebook_has_a_report_of_its_own(tmp_path: Path) -> None:
+    """The report of another notebook replaced the guided one's without a word."""
+    (tmp_path / "report.html").write_text(OLD)
+    made = report.keep(GOOD, tmp_path, {}, {})
+    assert made == tmp_path / "report-good.html" and "</html>" in made.read_text()
+    assert (tmp_path / "report.html").read_text() == OLD
+    names = [report.report_file(tmp_path, report.notebook(name)).name for name in ("guided", "01_environment", "cases/1_recbole.zh")]
+    assert names == ["report.html", "report-01_environment.html", "report-1_recbole.zh.html"]
 
 
 def test_interrupt_ends_the_kernel_and_keeps_the_beginning(tmp_path: Path, tag: str) -> None:
@@ -99,13 +109,13 @@ def test_interrupt_ends_the_kernel_and_keeps_the_beginning(tmp_path: Path, tag: 
     env = ENV | {"NCCLKIT_RUN": tag}
     run = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        _wait_for_cell(tmp_path / ".report.ipynb", "asyncio.sleep(seconds)")
+        _wait_for_cell(tmp_path / ".report-good.ipynb", "asyncio.sleep(seconds)")
         os.killpg(run.pid, signal.SIGINT)
         _, said = run.communicate(timeout=60)
     finally:
         run.kill()
     assert run.returncode == 130 and "Traceback" not in said
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report-good.html").read_text()
     assert "It was interrupted." in page and "figure-data" in page
 
 
@@ -130,14 +140,14 @@ def test_a_full_disk_keeps_what_was_there(size: str, tmp_path: Path) -> None:
     if not shutil.which("unshare") or subprocess.run([*own, "mount -t tmpfs none /mnt"]).returncode:
         pytest.skip("needs the right to mount a small file system (unshare --mount)")
     script = (
-        f'mount -t tmpfs -o size={size} none "$1"; printf "{OLD}" | tee "$1/report.html" > "$1/report.ipynb"; '
+        f'mount -t tmpfs -o size={size} none "$1"; printf "{OLD}" | tee "$1/report-good.html" > "$1/report-good.ipynb"; '
         'case=$1; shift; status=0; "$@" --case "$case" || status=$?; '
-        'cat "$case/report.html"; ls -A "$case"; exit $status'
+        'cat "$case/report-good.html"; ls -A "$case"; exit $status'
     )
     command = [*own, script, "sh", str(tmp_path), *COMMAND, "--notebook", str(GOOD)]
     run = subprocess.run(command, env=ENV, capture_output=True, text=True)
     assert run.returncode == 2, run.stderr
-    assert run.stdout == f"{OLD}report.html\nreport.ipynb\n"
+    assert run.stdout == f"{OLD}report-good.html\nreport-good.ipynb\n"
     assert run.stderr.startswith("ncclkit: Cannot write the report") and "no space is left" in run.stderr
 
 
@@ -178,7 +188,7 @@ def test_what_is_no_notebook_is_refused(content: str | None, sentence: str, tmp_
 def test_a_place_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="not a folder you may write to"):
         report.make(GOOD, tmp_path / "case", {}, tmp_path / "nowhere" / "out.html")
-    assert not (tmp_path / "case" / "report.ipynb").exists()
+    assert not (tmp_path / "case" / "report-good.ipynb").exists()
 
 
 def test_text_from_the_command_line(tmp_path: Path) -> None:

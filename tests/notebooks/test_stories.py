@@ -13,6 +13,7 @@ from bs4 import BeautifulSoup
 
 from ncclkit.causes import catalogue
 from ncclkit.lab.course.questions import STORIES
+from ncclkit.report import report_file
 from tests.notebooks.conventions import code_cells
 from tests.record import stories
 from tests.reports import NOTEBOOKS, ROOT, made
@@ -136,7 +137,7 @@ def test_the_report_folds_every_answer_and_shows_no_verdict_before_the_question(
     folder, run = made(path)
     assert run.returncode == 0, run.stderr
     story = STORIES[path.stem.partition("_")[2]]
-    main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
+    main = BeautifulSoup(report_file(folder, path).read_text(encoding="utf-8"), "html.parser").main
     assert main is not None
     folds = [one for one in main.select("details") if one.summary and one.summary.text in ("Answer", "Hints")]
     assert len(folds) == 1 + len(story.quiz) and not any(one.has_attr("open") for one in folds)

@@ -94,7 +94,7 @@ def test_nothing_said(left: tuple[Path, dict[str, str]]) -> None:
 def test_nothing_written(left: tuple[Path, dict[str, str]]) -> None:
     """Facts, records, plans, logs of launcher and ranks, events, verdicts, notebook, page."""
     files = [path for path in (left[0] / "case").rglob("*") if path.is_file()]
-    wanted = {"facts.jsonl", "wire.jsonl", "plan.json", "launcher.log", "rank0.log", "report.ipynb", "report.html"}
+    wanted = {"facts.jsonl", "wire.jsonl", "plan.json", "launcher.log", "rank0.log", "report-page.ipynb", "report-page.html"}
     assert wanted <= {path.name for path in files}
     assert {path.name: found for path in files if (found := list(leaks(path.read_bytes())))} == {}
 
@@ -126,6 +126,6 @@ def test_what_a_diagnosis_needs_is_there(left: tuple[Path, dict[str, str]]) -> N
 
 
 def test_a_parameter_is_no_way_out(left: tuple[Path, dict[str, str]]) -> None:
-    for name in ("report.ipynb", "report.html"):
+    for name in ("report-page.ipynb", "report-page.html"):
         page = (left[0] / "case" / name).read_text()
         assert "hidden17" not in page and "export HF_TOKEN=" in page, name

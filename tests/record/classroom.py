@@ -23,6 +23,7 @@ from nbconvert.filters import markdown2html_mistune
 
 from ncclkit.core.case import Case
 from ncclkit.lab.course.questions import Answers
+from ncclkit.report import report_file
 from ncclkit.views._html import Markup, el, join
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +109,7 @@ def report(story: Path, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as case:
         command = [sys.executable, "-m", "ncclkit", "report", "--redact", "--notebook", str(story), "--case", case]
         subprocess.run(command, check=True, cwd=ROOT, timeout=600)
-        shutil.copy(Path(case, "report.html"), folder / f"report-{story.stem}.html")
+        shutil.copy(report_file(Path(case), story), folder / f"report-{story.stem}.html")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -23,7 +23,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ncclkit.lab.faults.catalogue import FAULTS
-from ncclkit.report import declared, literals
+from ncclkit.report import declared, literals, report_file
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import WIDER
@@ -117,7 +117,7 @@ def _act(page: Any, place: int, source: str) -> None:
 def _reported(lab: Lab, story: Path) -> None:
     """The report that the button has made speaks the language of the notebook that was open."""
     folder = literals({name: one.default for name, one in declared(story).items()})["case_dir"]
-    page = BeautifulSoup((lab.root / folder / "report.html").read_text(encoding="utf-8"), "html.parser")
+    page = BeautifulSoup(report_file(lab.root / folder, story).read_text(encoding="utf-8"), "html.parser")
     assert page.html is not None and page.html["lang"] == ("zh-CN" if story in CHINESE else "en")
     assert page.h1 is not None and bool(re.search("[\u4e00-\u9fff]", page.h1.text)) == (story in CHINESE)
 

@@ -23,6 +23,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ncclkit.report import report_file  # noqa: E402
 from tests.browser.conftest import FLAGS  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures"
@@ -63,7 +64,7 @@ def report(python: str, name: str, case: Path) -> Path:
     case.mkdir()
     command = [python, "-m", "ncclkit", "report", "--notebook", name, "--case", "."]
     subprocess.run(command, cwd=case, stdout=subprocess.DEVNULL, timeout=540, check=True)
-    return case / "report.html"
+    return report_file(case, Path(name))
 
 
 def opened(browser: Any, html: Path, view: str) -> Any:

@@ -31,6 +31,7 @@ from ncclkit.cli.verbs.tune import TuneVerb
 VERBS: tuple[Verb, ...] = (
     DiagnoseVerb(),
     AskVerb(),
+    AttachVerb(),
     InspectVerb(),
     ConnectVerb(),
     ProbeVerb(),
@@ -39,7 +40,6 @@ VERBS: tuple[Verb, ...] = (
     CompareVerb(),
     LabVerb(),
     ExamVerb(),
-    AttachVerb(),
     SubmitVerb(),
     StatusVerb(),
     GateVerb(),

@@ -26,6 +26,7 @@ class AskVerb(Verb):
     """Ask what tells the suspects of a bare symptom apart; the case keeps the answers."""
 
     name = "ask"
+    group = "My job"
     what = "the question that tells suspects apart, where logs hold a bare symptom and no reason"
     example = "ask train.log --answer host_oom=no"
 

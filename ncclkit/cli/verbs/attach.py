@@ -26,6 +26,7 @@ class AttachVerb(Verb):
     """Diagnose a job that hangs now."""
 
     name = "attach"
+    group = "My job"
     what = "a job that hangs now: which rank, where, and what the others wait for"
     example = "attach --job 4711"
 

@@ -12,6 +12,7 @@ class CausesVerb(Verb):
     """Print the known causes, or the page of one, or of a symptom."""
 
     name = "causes"
+    group = "Learn"
     what = "the known causes, or the page of one of them"
     example = "causes slow_rank"
     needs_folder = False

@@ -13,6 +13,7 @@ class CompareVerb(Verb):
     """Compare cases over time, or one with the baseline of this cluster."""
 
     name = "compare"
+    group = "My job"
     what = (
         "the same test of several cases: what became slower, and what changed on the hosts between"
     )

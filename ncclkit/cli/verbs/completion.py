@@ -14,6 +14,7 @@ class CompletionVerb(Verb):
     """Print a completion script that knows verbs, options, faults, notebooks and causes."""
 
     name = "completion"
+    group = "Learn"
     what = "what makes bash or zsh complete this command"
     example = "completion bash > FILE"
     needs_folder = False

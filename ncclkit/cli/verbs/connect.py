@@ -21,6 +21,7 @@ class ConnectVerb(Verb):
     """Test the network paths between hosts."""
 
     name = "connect"
+    group = "This cluster"
     what = "names, ports, packet sizes, speed and clocks between hosts"
     example = "connect node-1 node-2"
 

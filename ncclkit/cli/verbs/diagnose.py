@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclkit.cli.arguments import add_json, add_log_marks
-from ncclkit.cli.judging import open_case, run_experiments, with_log_marks
+from ncclkit.cli.judging import open_case, replaced_names_note, run_experiments, with_log_marks
 from ncclkit.cli.reading import read_evidence
 from ncclkit.cli.runner import Aside, Part, Verb, VerbAnswer, Verdict, print_note
+from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import add_options
 
 if TYPE_CHECKING:
@@ -32,8 +35,9 @@ class DiagnoseVerb(Verb):
     """Judge what a job left behind; of logs of several jobs each alone."""
 
     name = "diagnose"
+    group = "My job"
     what = "logs, folders and Flight Recorder dumps of a job: which rank is at fault, and why"
-    example = "diagnose logs/ --json"
+    example = "diagnose logs/ --html report.html"
     needs_folder = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -55,8 +59,26 @@ class DiagnoseVerb(Verb):
             help="run the experiments that decide, and the fix, on small jobs",
         )
         parser.add_argument(
-            "--workers",
-            metavar="WORKERS",
+            "--html",
+            metavar="FILE",
+            help="also write all of it as one offline page, for the ticket",
+        )
+        parser.add_argument(
+            "--redact", action="store_true", help="name no host, address or user on that page"
+        )
+        parser.add_argument(
+            "--redact-name",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="and not this name; may be repeated",
+        )
+        parser.add_argument(
+            "--all", action="store_true", help="on a terminal, too: all evidence and advice"
+        )
+        parser.add_argument(
+            "--readers",
+            metavar="READERS",
             help="who reads: dask, dask:8 (at most), tcp://HOST:PORT (default: this host)",
         )
         parser.add_argument(
@@ -72,7 +94,8 @@ class DiagnoseVerb(Verb):
         from ncclkit.core.case import Case
         from ncclkit.evidence import logs
 
-        reading = read_evidence(options.paths, options.workers)
+        page = _page_file(options)
+        reading = read_evidence(options.paths, options.readers)
         if options.check:
             empty = _case_for_experiments(options)
         else:
@@ -88,11 +111,50 @@ class DiagnoseVerb(Verb):
         for job in jobs:
             if job.found.ended:
                 print_note(job.found.ended)
+        if page is not None:
+            _write_page(options, page, reading, case)
         return VerbAnswer(
             _exit_status(jobs),
-            parts=_verdict_parts(reading, jobs),
+            parts=_answer_parts(options, page, reading, jobs),
             data=lambda: _json_object(options, jobs),
         )
+
+
+def _page_file(options: argparse.Namespace) -> Path | None:
+    """Where the page goes; raises NcclkitError where it cannot, before anything is read."""
+    if options.html is None:
+        if options.redact or options.redact_name:
+            raise NcclkitError("--redact is about the page; name its file, as in --html FILE.")
+        return None
+    if options.html in ("", "-"):
+        raise NcclkitError("--html writes a file; name one, such as report.html.")
+    from ncclkit import report
+
+    page = Path(options.html).expanduser().absolute()
+    report.check_target(page)
+    return page
+
+
+def _write_page(options: argparse.Namespace, page: Path, reading: Reading, case: Case) -> None:
+    """Write the page, and say where it is where the answer is JSON.
+
+    Never over what was read.
+    """
+    from ncclkit import report
+
+    written = [page]
+    if options.redact or options.redact_name:
+        written.append(report.replaced(page))
+    for file in written:
+        for name in {*reading.named, *reading.named.values()}:
+            if os.path.exists(file) and os.path.exists(name) and os.path.samefile(file, name):
+                raise NcclkitError(
+                    f"Cannot write the report {file}: it is one of the logs; name another file."
+                )
+    words = ["ncclkit", "diagnose", *options.paths, "--html", options.html]
+    report.page_of_logs(case, page, shlex.join(words), options.redact, options.redact_name)
+    if options.json:
+        print_note(f"the page is {page}")
 
 
 def _case_for_experiments(options: argparse.Namespace) -> Case:
@@ -129,18 +191,31 @@ def _exit_status(jobs: list[_JudgedJob]) -> int:
     return statuses[0]
 
 
-def _verdict_parts(reading: Reading, jobs: list[_JudgedJob]) -> Iterator[Part]:
+def _answer_parts(
+    options: argparse.Namespace, page: Path | None, reading: Reading, jobs: list[_JudgedJob]
+) -> Iterator[Part]:
+    """The verdict on each job, then where the page is."""
+    yield from _verdict_parts(reading, jobs, options.all)
+    if page is None:
+        return
+    yield f"Report: {page}"
+    if options.redact or options.redact_name:
+        yield replaced_names_note(page)
+
+
+def _verdict_parts(reading: Reading, jobs: list[_JudgedJob], is_whole: bool) -> Iterator[Part]:
     from ncclkit.causes.summary import summarize
     from ncclkit.evidence import logs
 
     count = len(reading.facts)
-    summary = logs.reading_summary(reading.inputs, count, reading.measurements)
-    yield Aside(f"ncclkit: {summary}")
+    was_read = logs.reading_summary(reading.inputs, count, reading.measurements)
+    yield Aside(f"ncclkit: {was_read}")
     for number, job in enumerate(jobs, 1):
         paths = job.case.about["logs"]
         if len(jobs) > 1:
             yield f"Job {number} of {len(jobs)}: {paths}"
-        yield Verdict(job.found, summarize(job.case, job.found, f"ncclkit diagnose {paths}"))
+        summary = summarize(job.case, job.found, f"ncclkit diagnose {paths}")
+        yield Verdict(job.found, summary, is_whole)
 
 
 def _json_object(options: argparse.Namespace, jobs: list[_JudgedJob]) -> dict[str, Any]:

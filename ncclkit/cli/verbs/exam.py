@@ -15,6 +15,7 @@ class ExamVerb(Verb):
     """Make an examination, or give points to an answer sheet."""
 
     name = "exam"
+    group = "Learn"
     what = (
         "an examination: a job broken by a fault that seed and secret draw, an answer sheet, and"
         " the key with points"

@@ -22,6 +22,7 @@ class GateVerb(Verb):
     """Say whether this node is ready for a job; exit status 0, 1 or 2."""
 
     name = "gate"
+    group = "This cluster"
     what = "whether this node is ready for a job, in seconds: for a prolog"
     example = "gate --seconds 60"
     needs_folder = False

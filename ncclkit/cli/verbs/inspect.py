@@ -27,6 +27,7 @@ class InspectVerb(Verb):
     """Read the facts of this host, or of an allocation."""
 
     name = "inspect"
+    group = "This cluster"
     what = "facts of this host, or of a Slurm allocation and where nodes differ"
     example = "inspect --ranks 8 --data /datasets"
 

@@ -24,6 +24,7 @@ class LabVerb(Verb):
     """Break a small job and diagnose it."""
 
     name = "lab"
+    group = "Learn"
     what = "a small training job with a known fault, then its diagnosis"
     example = "lab rank_late --check"
 

@@ -12,6 +12,7 @@ class McpVerb(Verb):
     """Serve read-only tools to a coding agent until its end of the pipe closes."""
 
     name = "mcp"
+    group = "My job"
     what = "read-only tools for a coding agent, over standard input and output (MCP)"
     example = "mcp"
     needs_folder = False

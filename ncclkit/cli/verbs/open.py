@@ -12,6 +12,7 @@ class OpenVerb(Verb):
     """Start JupyterLab."""
 
     name = "open"
+    group = "Learn"
     what = "JupyterLab on a notebook, with the ssh line to reach it"
     example = "open 03_logs"
 

@@ -24,6 +24,7 @@ class ProbeVerb(Verb):
     """Run the live test, and diagnose it where it failed."""
 
     name = "probe"
+    group = "This cluster"
     what = "live test: checked and timed collectives on real ranks"
     example = "probe --ranks 8 --op all --stages"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncclkit.cli.judging import replaced_names_note
 from ncclkit.cli.runner import Part, Verb, VerbAnswer
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import add_options
@@ -15,7 +17,8 @@ class ReportVerb(Verb):
     """Run a notebook headless, as one HTML file."""
 
     name = "report"
-    what = "run the guided notebook and write it as one HTML file"
+    group = "My job"
+    what = "run the guided notebook, or another one, and write it as one HTML file"
     example = "report -p ranks=4"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -25,14 +28,14 @@ class ReportVerb(Verb):
             "--notebook",
             metavar="NOTEBOOK",
             default="guided",
-            help="another notebook by name (default guided)",
+            help="another notebook of the list below, or a file (default guided)",
         )
         parser.add_argument(
             "-p",
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="a parameter of the notebook",
+            help="a parameter of the notebook, as below",
         )
         parser.add_argument(
             "--redact", action="store_true", help="name no host, address or user in the HTML file"
@@ -44,6 +47,29 @@ class ReportVerb(Verb):
             help="and not this name; may be repeated",
         )
         add_options(parser, "python")
+
+    def more_help(self) -> str:
+        """The notebooks, and what ``-p`` sets in each."""
+        from ncclkit import report
+        from ncclkit.report.parameters import own, read_notebook
+
+        notebooks = own()
+        lines = ["Notebooks, and the parameters that -p NAME=VALUE sets in them:"]
+        for name, path in notebooks.items():
+            # its pair in another language has the same parameters
+            if path.stem.endswith(".zh"):
+                continue
+            chinese = ""
+            if f"{name}.zh" in notebooks:
+                chinese = f" ({name}.zh: in Chinese)"
+            title = read_notebook(path).cells[0].source.splitlines()[0].lstrip("# ")
+            lines += ["", f"{name}{chinese}: {title}"]
+            for parameter, about in report.declared(path).items():
+                lines.append(f"  {parameter}={about.default}")
+                lines += textwrap.wrap(
+                    about.what, 80, initial_indent=" " * 8, subsequent_indent=" " * 8
+                )
+        return "\n".join(lines)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Run the notebook; the text says what it found, and where it lies."""
@@ -74,16 +100,11 @@ def _given_parameters(words: list[str]) -> dict[str, str]:
 
 
 def _report_parts(html: Path, is_redacted: bool) -> Iterator[Part]:
-    from ncclkit import report
-
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
         yield f"Verdict: {_verdict_sentence(html.parent)}"
     yield f"Report: {html}\nCase folder: {html.parent}"
     if is_redacted:
-        yield (
-            f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what"
-            " it lacks)"
-        )
+        yield replaced_names_note(html)
 
 
 def _verdict_sentence(folder: Path) -> str:

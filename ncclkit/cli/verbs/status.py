@@ -23,6 +23,7 @@ class StatusVerb(Verb):
     """Say what became of the batch jobs of a case."""
 
     name = "status"
+    group = "This cluster"
     what = "the batch jobs of a case: queue, progress, end, report"
     example = "status --follow"
 

@@ -22,6 +22,7 @@ class StepVerb(Verb):
     """Say where the time of a training step goes, by a run or by traces; compare settings."""
 
     name = "step"
+    group = "My job"
     what = (
         "your own training script for some steps: where a step's time goes, and who waits for whom"
     )

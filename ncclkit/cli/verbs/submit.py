@@ -23,6 +23,7 @@ class SubmitVerb(Verb):
     """Submit a verb as a batch job, follow it, and print what it printed."""
 
     name = "submit"
+    group = "This cluster"
     what = "run another verb as a batch job of Slurm, and show its progress and its report here"
     example = "submit -p gpu -N 2 -t 10 probe --stages"
 

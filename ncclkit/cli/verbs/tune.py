@@ -31,6 +31,7 @@ class TuneVerb(Verb):
     """Compare settings with the default, by collective and message size."""
 
     name = "tune"
+    group = "This cluster"
     what = "compare settings with the default, by collective and message size"
     example = "tune NCCL_PROTO=Simple"
 

@@ -33,14 +33,11 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
-from ncclkit.report.parameters import NOTEBOOK_FOLDERS
+from ncclkit.report.parameters import FOR_A_PERSON, NOTEBOOK_FOLDERS
 
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ERROR_MARK = "papermill-error-cell-tag"
-LEFT_OUT = "remove-cell"
-"""Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an
-example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
 FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
@@ -55,13 +52,15 @@ def render(
     failed: str = "",
     host: str = "",
     aliases: Aliases | None = None,
+    command: str = "",
 ) -> str:
     """The executed `notebook` as the text of one HTML file.
 
     `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence
     that says why it stopped early, and then everything behind the last cell that was started is
     left out; `host` is the machine that it ran on (default: this one); `aliases` replace the names
-    of hosts and users everywhere.
+    of hosts and users everywhere; `command` makes the page again (default: `ncclkit report` with
+    its parameters).
     """
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
@@ -80,7 +79,7 @@ def render(
     soup = BeautifulSoup(_export_html(page, resources), "html.parser")
     for idle in soup.select(".out:has(.nk-idle)"):
         idle.decompose()  # a form that nobody used
-    _place_banner(soup, str(resources["about"]["command"]))
+    _place_banner(soup, command or str(resources["about"]["command"]))
     if aliases is not None:
         anonymized.hide(soup, aliases)
     _add_contents(soup)
@@ -194,7 +193,7 @@ def _is_kept(cell: NotebookNode) -> bool:
     Where the notebook stopped, that is so of every cell.
     """
     stopped = bool(cell.metadata.get("ncclkit_stopped"))
-    return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
+    return stopped or FOR_A_PERSON not in cell.metadata.get("tags", [])
 
 
 def _static_output(output: NotebookNode) -> NotebookNode:
