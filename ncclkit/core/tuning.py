@@ -96,6 +96,15 @@ class Setting:
         return self.config.get("max_ctas", 0)
 
     @property
+    def variables(self) -> dict[str, str]:
+        """All of it as variables of an environment; NCCL has one for the least and most CTAs."""
+        bounds = {}
+        for name in ("min_ctas", "max_ctas"):
+            if name in self.config:
+                bounds[f"NCCL_{name.upper()}"] = str(self.config[name])
+        return {**self.env, **bounds}
+
+    @property
     def per_communicator(self) -> bool:
         """Whether process groups of one job can have it and lack it."""
         return PER_COMMUNICATOR.issuperset([*self.env, *self.without])
@@ -147,6 +156,21 @@ class Comparison:
             and self.interval[0] > 1 - 1 / self._least_ratio
             and not self.wrong
         )
+
+    @property
+    def visible(self) -> float:
+        """The least gain that these rounds would have shown; 1 with too few of them."""
+        low, high = self.interval
+        if math.isinf(low):
+            return 1.0
+        # of logarithms of times, as gains end at 100 %
+        half = (math.log(1 - low) - math.log(1 - high)) / 2
+        return max(WORTH, 1 - math.exp(-half) / self._least_ratio)
+
+    @property
+    def seems_slower(self) -> bool:
+        """Whether it took longer by more than the default differs from itself, if by chance."""
+        return self.gain < -max(WORTH, self._least_ratio - 1)
 
     @property
     def worse(self) -> bool:
@@ -231,6 +255,12 @@ class Advantage:
         return any(one.worse for one in self.beside)
 
     @property
+    def lasts(self) -> bool:
+        """Whether nothing speaks against it under computation, as far as that was measured."""
+        gains = any(one.better for one in self.beside)
+        return not self.lost and (gains or not self.beside)
+
+    @property
     def under_computation(self) -> str:
         """What is left of the gain under computation, in one sentence.
 
@@ -299,6 +329,12 @@ class Sweep:
     """Settings that are the default under another name: a difference of theirs is noise."""
     same: Mapping[str, str] = field(default_factory=dict)
     """Those settings, and why they can differ in nothing."""
+    plain: tuple[Comparison, ...] = ()
+    """The default against itself in the rounds that decide: what they would have shown."""
+    folder: str = ""
+    """Where the case keeps it, with the files that carry its answer; empty where it does not."""
+    unfinished: str = ""
+    """Why it is incomplete, and what was not measured; empty where it came to its end."""
 
     @property
     def tried(self) -> int:
@@ -316,8 +352,12 @@ class Sweep:
             known = best.get((one.op, one.bytes))
             if one.better and (known is None or one.gain > known.gain):
                 best[one.op, one.bytes] = one
+        return self._ranges(best)
+
+    def _ranges(self, better: Mapping[tuple[str, int], Comparison]) -> list[Advantage]:
+        """Sizes beside each other, on which the same setting is better, as one range."""
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
-        rows = [(place, best.get(place)) for place in every]
+        rows = [(place, better.get(place)) for place in every]
         runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
         advantages = []
         for (_, name), group in runs:
@@ -374,16 +414,53 @@ class Sweep:
                 costs.update(one.setting.env)
         return tuple(name for name in self.cleared if name in costs - gains)
 
+    def time_saved(self, setting: Setting) -> float:
+        """Share of the time of the job's calls that a setting saves, by what is beyond chance.
+
+        Without the calls of a job one call of each size that was measured counts.
+        """
+        before = saved = 0.0
+        for one in self.comparisons:
+            if one.setting != setting:
+                continue
+            time = statistics.median(one.default_us) * self._calls_like(one)
+            before += time
+            if one.better or one.worse:
+                saved += time * one.gain
+        if before:
+            return saved / before
+        return 0.0
+
+    def _calls_like(self, one: Comparison) -> float:
+        """How many calls of the job count as this size; 1 where they are not known."""
+        if not self.calls:
+            return 1.0
+        sizes = {each.bytes for each in self.comparisons if each.op == one.op}
+        counted = 0
+        for op, size, count in self.calls:
+            if op == one.op and one.bytes == min(sizes, key=lambda at: _size_distance(at, size)):
+                counted += count
+        return float(counted)
+
     @property
     def best(self) -> Advantage | None:
         """The advantage that is worth most.
 
-        One that holds under computation, saves the job most, or gains most.
+        One that can be set for all sizes and holds under computation, then what saves most time.
         """
-        found = self.advantages
-        if not found:
-            return None
-        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
+        # what is best on no size may be the only one that can be set for all of them
+        by_setting: dict[str, dict[tuple[str, int], Comparison]] = {}
+        for one in self.comparisons:
+            if one.better:
+                by_setting.setdefault(str(one.setting), {})[one.op, one.bytes] = one
+        found: list[Advantage] = []
+        for better in by_setting.values():
+            found += self._ranges(better)
+        return max(found, key=self._worth, default=None)
+
+    def _worth(self, one: Advantage) -> tuple[bool, bool, bool, float, float]:
+        settable = is_harmless(self, one.setting)
+        return (not one.lost, settable, one.lasts, self.time_saved(one.setting), one.gain)
 
     @property
     def headline(self) -> str:
@@ -391,10 +468,14 @@ class Sweep:
         if self.ranks == 1:
             return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
+        what = "Nothing here beats"
+        if self.unfinished:
+            what = "Nothing that was measured beats"
         nothing = (
-            f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond"
-            " chance."
+            f"{what} the default: {tried}, none is over {percent(WORTH)} faster beyond chance."
         )
+        if not self.tried:
+            nothing = "Nothing was measured, so nothing is known to be better than the default."
         costly = self._costly
         return str(
             self.best or (self.effect_of(costly[0]) if costly else self._not_compared or nothing)
@@ -658,12 +739,16 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     """
     rows = [row for row in sweep.advantages if not row.lost]
     groups = [row for row in rows if row.setting.config]
-    env = _harmless_variables(sweep)
+    env = _variables_to_set(sweep)
     gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
     again = _options_measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
     undone = ""
+    best = sweep.best
+    if env and best is not None and best.setting.config:
+        # as variables both of its bounds would be taken for settings of their own
+        undone = f"ncclkit tune {_as_argument(best.setting)} {again}"
     if sweep.harmful:
         undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
     options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
@@ -723,30 +808,26 @@ def applied(sweep: Sweep) -> Setting | None:
 
     None where that is nothing.
     """
-    env = {
-        name: value
-        for name, value in _harmless_variables(sweep).items()
-        if name not in sweep.cleared
-    }
-    if env or sweep.harmful:
-        return Setting(env, without=sweep.harmful)
-    groups = [row for row in sweep.advantages if not row.lost and _is_harmless(sweep, row.setting)]
-    if groups:
-        return max(groups, key=lambda row: row.gain).setting
+    best = sweep.best
+    if best is None or not _variables_to_set(sweep):
+        if sweep.harmful:
+            return Setting(without=sweep.harmful)
+        return None
+    env = {name: value for name, value in best.setting.env.items() if name not in sweep.cleared}
+    if env or best.setting.config or sweep.harmful:
+        return Setting(env, best.setting.config, without=sweep.harmful)
     return None
 
 
-def _harmless_variables(sweep: Sweep) -> dict[str, str]:
-    """The variables that no measured size suffers from, those of the largest gain last."""
-    rows = [
-        row
-        for row in sweep.advantages
-        if row.setting.env and not row.lost and _is_harmless(sweep, row.setting)
-    ]
-    together: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row.gain):
-        together |= row.setting.env
-    return together
+def _variables_to_set(sweep: Sweep) -> dict[str, str]:
+    """The variables of the one setting that is recommended, where no measured size suffers.
+
+    Settings that gain each alone were never measured together.
+    """
+    best = sweep.best
+    if best is None or best.lost or not is_harmless(sweep, best.setting):
+        return {}
+    return best.setting.variables
 
 
 def _as_argument(setting: Setting) -> str:
@@ -759,9 +840,12 @@ def _as_argument(setting: Setting) -> str:
     return shlex.quote(",".join([*named, *channels, *gone]))
 
 
-def _is_harmless(sweep: Sweep, setting: Setting) -> bool:
-    """Whether no size that was measured takes longer with it."""
-    return all(one.gain > -WORTH for one in sweep.seen if one.setting == setting)
+def is_harmless(sweep: Sweep, setting: Setting) -> bool:
+    """Whether no size that was measured takes longer with it, nor seems to."""
+    alone = [one for one in (*sweep.seen, *sweep.comparisons) if one.setting == setting]
+    beside = [one for one in sweep.beside if one.setting == setting]
+    slower = any(one.seems_slower or one.worse for one in alone)
+    return not slower and not any(one.worse for one in beside)
 
 
 def _options_code(row: Advantage) -> str:

@@ -15,7 +15,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import pairwise, product
@@ -28,8 +28,17 @@ from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
 from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge_curve
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
+from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError, to_json
+from ncclkit.core.protection import (
+    MULTICAST,
+    enables_multicast,
+    left_in_words,
+    multicast_is_off,
+    protecting,
+    protects,
+)
 from ncclkit.core.runs import Plan
+from ncclkit.core.storage import write
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import (
@@ -38,6 +47,7 @@ from ncclkit.core.tuning import (
     Comparison,
     Setting,
     Sweep,
+    config_files,
     equal_to_default,
     noise_of,
     spread,
@@ -50,6 +60,9 @@ from ncclkit.live import probe
 from ncclkit.live.launch import launchers
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.options import ProbeOptions
+from ncclkit.live.sweep_plan import CHOOSING as CHOOSING
+from ncclkit.live.sweep_plan import JOBS as JOBS
+from ncclkit.live.sweep_plan import SweepPlan, pace_in_words
 
 MIB = 1 << 20
 TINY = 4096
@@ -202,13 +215,19 @@ CONTROLS = (0, -2, -3)
 where a group stands among others can cost 2 % of a small call."""
 ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
-CHOOSING, JOBS = 2, 8
-"""The same for jobs of each setting that a process keeps for its life."""
 DEFAULTS = ProbeOptions(op="all")
 """Every collective; where the messages of a job are known, those that it sends."""
-BUDGET, SHARED = 600.0, 0.5
-"""Seconds that a sweep of this hardware's candidates takes at most, and the part of them for
-settings that share a job where others need jobs of their own."""
+GRACE = 6.0
+"""Seconds after its budget in which a job may end by itself."""
+ANSWER = 2.0
+"""Seconds of a budget that are kept for ending the last job, and for the answer."""
+NAMED = 6
+"""Settings that a sentence names."""
+CONNECT = 10.0
+"""Least seconds in which the ranks of a setting have to connect; a third of the budget where that
+is more."""
+MOST_STRUCK = 4
+"""Settings that may end the job they share before it is given up."""
 SIZES = {
     "nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
     "gloo": (8, 4096, 65536, MIB, 4 * MIB),
@@ -229,8 +248,13 @@ NO_SETTING = re.compile(
     r"|TORCH_NCCL_(?:TRACE|DUMP|DEBUG|DESYNC|HEARTBEAT)\w*"
 )
 """Variables that say how much is written, or who meets whom."""
+ENFORCED = re.compile(r"\[enforce fail at [^\]]*\] (?:[^.]*\. )?")
+"""Where a line of gloo's source lay on the machine that built it, and its condition."""
 CHOOSES = re.compile(r"NCCL_(?:ALGO|PROTO|TUNER\w*|\w*NCHANNELS|\w*CTAS)")
 """Variables that choose in NCCL's place."""
+
+
+OnSweep = Callable[[Sweep], None]
 
 
 async def sweep(
@@ -241,7 +265,8 @@ async def sweep(
     inherited: bool = False,
     on_record: OnRecord = lambda record: None,
     job: str = "",
-    budget: float = BUDGET,
+    budget: float = 0.0,
+    on_sweep: OnSweep = lambda found: None,
 ) -> Sweep:
     """Compare settings with the default.
 
@@ -250,12 +275,13 @@ async def sweep(
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this
     environment sets, or those of them that `settings` name, with its absence; job: a case folder, a
     log, dumps or a model (see `calls_of`), whose messages are measured, and whose variables are
-    those that are inherited; budget: seconds, about: what they do not suffice for is left out, and
-    said.
+    those that are inherited; budget: seconds at most (0: those of `BUDGETS`): what they do not
+    suffice for is left out, and said; on_sweep: gets what is known, whenever that is more, and also
+    when the sweep is cancelled.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in
     turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
-    for a job that fails.
+    for a job that fails before anything was measured.
     """
     began = time.monotonic()
     if not job or job.endswith(MODEL):
@@ -268,30 +294,154 @@ async def sweep(
         # what the hardware has, and what nccl.conf sets now
         await probe.inspect_hosts(case, options.python)
     made = Measured()
-    every = bool(settings) or inherited
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
+    present = _present_variables(case, logs)
+    made.note(left_in_words(_left_alone(present, settings, inherited)))
     cleared = {}
     if inherited:
         cleared = _inherited(case, logs, settings, made.notes)
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
+    wanted = _without_multicast(wanted, {**present, **_present_variables(case, Case())})
     wanted, own = (wanted, {}) if wanted else _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
     env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
     base = replace(plan, unset=tuple(cleared), env=env)
     await _learn_defaults(case, base, wanted, made)
-    together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
-    alone = {n: one for n, one in enumerate(wanted, 1) if n not in together}
-    made.own_jobs.update(alone)
-    jobs = SweepJobs(case, base, made, on_record)
-    if together:
-        await jobs.together(together, every, budget * (SHARED if alone else 1.0), own)
-    if every:
-        await jobs.decide(alone, began + budget)
-    elif alone:
-        wanted += await jobs.choose(alone, len(wanted) + 1, began + budget)
-    return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
+    whole = WholeSweep(case, base, made, wanted, calls, on_record, on_sweep, began)
+    return await whole.measure(bool(settings) or inherited, budget, own)
+
+
+class WholeSweep:
+    """One sweep from its plan to its answer, which is kept whatever ends it."""
+
+    def __init__(
+        self,
+        case: Case,
+        base: Plan,
+        made: Measured,
+        wanted: list[Setting],
+        calls: Calls,
+        on_record: OnRecord,
+        on_sweep: OnSweep,
+        began: float,
+    ) -> None:
+        """wanted: the settings; base: each job before its setting; began: monotonic."""
+        self.case = case
+        self.base = base
+        self.made = made
+        self.wanted = wanted
+        self.calls = calls
+        self.on_record = on_record
+        self.on_sweep = on_sweep
+        self.began = began
+        self.combined: list[Setting] = []
+        """Combinations of settings that need jobs of their own."""
+        self.pairs = len(base.ops) * len(base.sizes)
+        self.shares = False
+        """Whether settings share a job, which measures pair after pair."""
+
+    async def measure(self, every: bool, budget: float, own: Choices) -> Sweep:
+        """Run the jobs; what was measured is kept when they fail, and when they are cancelled.
+
+        every: decide on each setting; budget: seconds, 0 for what is usual.
+        """
+        try:
+            await self._run_jobs(every, budget, own)
+        except NcclkitError as error:
+            if not self.made.times:
+                raise
+            return self._finish(str(error).rstrip("."))
+        except BaseException:
+            # cancelled, or ended by a signal
+            self._finish("it was interrupted")
+            raise
+        return self._finish("")
+
+    async def _run_jobs(self, every: bool, budget: float, own: Choices) -> None:
+        together: dict[int, Setting] = {}
+        alone: dict[int, Setting] = {}
+        for number, one in enumerate(self.wanted, 1):
+            if one.per_communicator:
+                together[number] = one
+            else:
+                alone[number] = one
+        self.made.own_jobs.update(alone)
+        self.shares = bool(together)
+        backend = self.base.backend
+        planned = SweepPlan(backend, len(together), len(alone), self.pairs, every, budget)
+        self.on_record({"kind": "sweep.say", "say": planned.words})
+        ends = self.began + planned.budget
+        jobs = SweepJobs(self.case, self.base, self.made, self.on_record, ends, self._tell)
+        if together:
+            await jobs.together(together, every, planned.budget * planned.shared_part, own)
+        left = ends - time.monotonic()
+        if alone and not planned.fits_own_jobs(left):
+            self.made.notes.append(_no_time_for(alone.values(), planned))
+        elif alone and every:
+            await jobs.decide(alone, ends)
+        elif alone:
+            await jobs.choose(alone, len(self.wanted) + 1, ends, self.combined)
+
+    def _tell(self) -> None:
+        """Show what is known by now."""
+        if self.made.times:
+            self.on_sweep(self._known())
+
+    def _known(self) -> Sweep:
+        settings = [*self.wanted, *self.combined]
+        seconds = time.monotonic() - self.began
+        return self.made.sweep(self.base, settings, seconds, self.base.unset, self.calls)
+
+    def _finish(self, reason: str) -> Sweep:
+        """Keep what is known in the case, and show it; reason: why it is incomplete."""
+        found = self._known()
+        if reason:
+            found = replace(found, unfinished=self._unfinished(reason))
+        if self.made.times:
+            found = _keep_sweep(self.case, found)
+            self.on_sweep(found)
+        return found
+
+    def _unfinished(self, reason: str) -> str:
+        """``Incomplete: it was interrupted. Not measured: 12 of 35 pairs …``."""
+        missing = []
+        left = self.pairs - len(self.made.pairs)
+        if left and self.shares:
+            missing.append(f"{left} of {plural(self.pairs, 'pair')} of collective and size")
+        known = {number for times in self.made.times.values() for number, _, _ in times}
+        known |= self.made.refused.keys() | self.made.same.keys()
+        untried = [str(one) for number, one in enumerate(self.wanted, 1) if number not in known]
+        if untried:
+            missing.append(f"{plural(len(untried), 'setting')} ({', '.join(untried[:NAMED])})")
+        if not missing:
+            missing.append("the last rounds")
+        return f"Incomplete: {reason}. Not measured: {', and '.join(missing)}."
+
+
+def _no_time_for(settings: Iterable[Setting], planned: SweepPlan) -> str:
+    """Which settings no time was left for, and how much would suffice."""
+    named = [str(one) for one in settings]
+    more = 60 * math.ceil((planned.seconds + 1) / 60)
+    return (
+        f"No time was left for {plural(len(named), 'setting')} that a process keeps for its life"
+        f" ({', '.join(named[:NAMED])}{', …' if len(named) > NAMED else ''}); --budget {more} may"
+        " suffice."
+    )
+
+
+def _keep_sweep(case: Case, found: Sweep) -> Sweep:
+    """Write a sweep, and the files that carry its answer, to a folder of the case."""
+    if case.path is None:
+        return found
+    folder = case.new_folder("sweeps", "tune")
+    found = replace(found, folder=str(folder))
+    with probe.writing(folder):
+        write(folder / "sweep.json", to_json(found) + "\n")
+        for name, file in config_files(found).items():
+            write(folder / name, file.text)
+    return found
 
 
 async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
@@ -446,7 +596,12 @@ def _inherited(
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
     named = {name for one in settings for name in (*one.env, *one.without)}
-    found = {name: value for name, value in every.items() if not named or name in named}
+    found = {}
+    for name, value in every.items():
+        if name in named and name == MULTICAST and protects(name, value):
+            raise NcclkitError(NO_MULTICAST)
+        if name in named or not (named or protects(name, value)):
+            found[name] = value
     fixed = [
         name
         for name in found
@@ -462,10 +617,56 @@ def _inherited(
         what = "No variable of NCCL or gloo"
         if named:
             what = "None of these variables"
+        left = left_in_words(protecting(every))
+        if left and not named:
+            raise NcclkitError(f"{left} No other variable is set there that could cost anything.")
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
     if fixed and notes is not None:
         notes.append(sentence)
     return {name: value for name, value in found.items() if name not in fixed}
+
+
+NO_MULTICAST = (
+    f"NVLink multicast is switched off here ({MULTICAST}=0), and no test switches it on: where its"
+    " set-up hangs, the host hangs. Leave this setting out."
+)
+
+
+def _present_variables(case: Case, logs: Case) -> dict[str, str]:
+    """The variables of NCCL and gloo that the job of these logs has; without logs, those here."""
+    facts = case
+    values: dict[str, str] = {}
+    if logs.events or logs.facts:
+        facts = logs
+        for event in logs.of("nccl.env"):
+            values[str(event.data.name)] = str(event.data.value)
+    for fact in facts.facts_of("env."):
+        # what was set when the facts were read need not be now
+        if isinstance(fact.value, str) and (facts is logs or fact.source != "environment"):
+            values[fact.name.removeprefix("env.")] = fact.value
+    if facts is case:
+        values |= os.environ
+    return inherited_variables(values)
+
+
+def _left_alone(
+    present: Mapping[str, str], settings: Iterable[Setting], inherited: bool
+) -> dict[str, str]:
+    """What protects something here and is not named: a sweep of named settings touches no other."""
+    named = {name for one in settings for name in (*one.env, *one.without)}
+    if named and not inherited:
+        return {}
+    return {name: value for name, value in protecting(present).items() if name not in named}
+
+
+def _without_multicast(wanted: list[Setting], present: Mapping[str, str]) -> list[Setting]:
+    """Raises NcclkitError for a setting that would use multicast where that is switched off."""
+    if not multicast_is_off(present):
+        return wanted
+    for one in wanted:
+        if enables_multicast(one.env, one.without):
+            raise NcclkitError(NO_MULTICAST)
+    return wanted
 
 
 def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -518,7 +719,8 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     ]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
     made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
-    if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
+    several = (known.get("gpu.count") or plan.ranks) > 1
+    if several and not _joined(known) and not _says_of_p2p(known):
         made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
     return made + _of_network(known, plan)
 
@@ -598,13 +800,20 @@ def _switched(known: Mapping[str, Any]) -> bool:
 
     Every GPU sees every other through as many NVLinks, and nothing forbids it.
     """
-    allowed = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
+    here = {MULTICAST: str(known.get(f"env.{MULTICAST}", ""))}
+    allowed = not (multicast_is_off(here) or multicast_is_off(os.environ))
     model = str(known.get("gpu.0.model", ""))
     return (
         allowed
         and _joined(known)
         and any(name in model for name in ("H100", "H200", "B200", "GB200"))
     )
+
+
+def _says_of_p2p(known: Mapping[str, Any]) -> bool:
+    """Whether somebody has set how GPUs copy directly, or that they may not."""
+    names = [*os.environ, *(name.removeprefix("env.") for name in known)]
+    return any(name.startswith("NCCL_P2P_") for name in names)
 
 
 def _joined(known: Mapping[str, Any]) -> bool:
@@ -665,6 +874,10 @@ class Measured:
     """Setting → why DDP could make no step with it."""
     notes: list[str] = field(default_factory=list)
     """Sentences on what was left out, and why."""
+    pairs: set[tuple[str, int]] = field(default_factory=set)
+    """Collectives and sizes that were measured to the end."""
+    trying: list[int] = field(default_factory=list)
+    """The setting that is used for the first time now; empty where none is."""
 
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
         """Keep a record of a job with these settings.
@@ -676,13 +889,16 @@ class Measured:
                 problems = self.refused
             else:
                 problems = self.no_step
-            problems.setdefault(numbers[record["setting"]], str(record["problem"]))
+            problem = ENFORCED.sub("", str(record["problem"]))
+            problems.setdefault(numbers[record["setting"]], problem)
         elif record["kind"] == "sweep.left":
-            left, of = record["left"], record["of"]
-            self.notes.append(
-                f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
-                " more."
-            )
+            self.note_left(int(record["left"]), int(record["of"]))
+        elif record["kind"] == "sweep.pair" and len(numbers) > 1:
+            self.pairs.add((str(record["op"]), int(record["bytes"])))
+        elif record["kind"] == "sweep.trying":
+            self.trying.clear()
+            if record["setting"] is not None:
+                self.trying.append(numbers[record["setting"]])
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
@@ -691,6 +907,23 @@ class Measured:
             else:
                 times = [statistics.median(record["times_us"])]
             self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence on what was left out; an empty one says nothing."""
+        if sentence:
+            self.notes.append(sentence)
+
+    def note_left(self, left: int, of: int) -> None:
+        """Say once that time was up."""
+        said = f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
+        if left and not any(note.startswith("Time was up") for note in self.notes):
+            self.notes.append(f"{said} more.")
+
+    def forget_unfinished(self) -> None:
+        """Drop what is known of pairs whose job ended in the middle."""
+        for times in self.times.values():
+            for key in [key for key in times if key[1:] not in self.pairs]:
+                del times[key]
 
     def sweep(
         self,
@@ -739,7 +972,21 @@ class Measured:
             rows,
             notes,
         )
-        return replace(made, controls=controls, same=same)
+        return replace(made, controls=controls, same=same, plain=self._plain(len(decided)))
+
+    def _plain(self, among: int) -> tuple[Comparison, ...]:
+        """The default against itself, in the rounds that decide."""
+        times = self.times.get("decide", {})
+        first, second, _ = CONTROLS
+        rows = []
+        for number, op, size in times:
+            other = (second, op, size)
+            if number == first and other in times:
+                laps = tuple(times[number, op, size]), tuple(times[other])
+                among = max(among, 1)
+                every = spread([times[each, op, size] for each in CONTROLS])
+                rows.append(Comparison(Setting(), op, size, *laps, among, spread=every))
+        return tuple(rows)
 
     @property
     def chose(self) -> list[str]:
@@ -779,7 +1026,12 @@ class Measured:
         """Each setting with the default of the same rounds, by collective and size."""
         times = self.times.get(phase, {})
         failed = self.own_jobs.intersection(self.refused)
-        known = [key for key in times if key[0] > 0 and key[0] not in failed]
+        known = []
+        for key in times:
+            # of a turn that was interrupted the default may be missing
+            paired = key[0] not in self.own_jobs or (ALONE, *key[1:]) in times
+            if key[0] > 0 and key[0] not in failed and paired:
+                known.append(key)
         keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
@@ -794,12 +1046,22 @@ class Measured:
         usual = tuple(
             laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True))
         )
+        # a turn of jobs may have ended in the middle
+        rounds = min(len(usual), len(times[key]))
         beside = ""
         if phase in BESIDE:
             beside = phase
         wrong = self.wrong.get(key, 0)
         return Comparison(
-            setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside
+            setting,
+            op,
+            size,
+            usual[:rounds],
+            tuple(times[key][:rounds]),
+            among,
+            wrong,
+            spread(controls),
+            beside,
         )
 
 
@@ -868,6 +1130,10 @@ class SweepJobs:
     """Of each job, before its settings."""
     made: Measured
     on_record: OnRecord
+    ends: float = math.inf
+    """When the budget is over, on the monotonic clock."""
+    changed: Callable[[], None] = lambda: None
+    """Is called whenever more is known."""
 
     async def together(
         self, settings: Mapping[int, Setting], every: bool, within: float, own: Choices
@@ -879,56 +1145,81 @@ class SweepJobs:
         within: seconds of measuring after which no further collective and size is begun; own: what
         NCCL takes by itself; a setting is not measured where it asks for the same.
         """
-        first, *others = CONTROLS
-        half = len(settings) // 2
-        numbers = list(settings)
-        order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
+        usable = dict(settings)
+        for _ in range(MOST_STRUCK + 1):
+            order = _with_controls([*usable])
+            words = self._shared_words(usable, order, every, own)
+            words += ["--after", str(len(self.made.pairs))]
+            problem = await self.job(self.base, words, order, within)
+            struck = [number for number in self.made.trying if number in usable]
+            if not problem or not struck:
+                break
+            self.made.refused[struck[0]] = f"the job ended when it was first used: {problem}"
+            self.made.forget_unfinished()
+            del usable[struck[0]]
+            if not usable:
+                return
+        if problem:
+            raise NcclkitError(f"The sweep stopped: {problem}")
+
+    def _shared_words(
+        self, settings: Mapping[int, Setting], order: Sequence[int], every: bool, own: Choices
+    ) -> list[str]:
+        """What the job that settings share is started with."""
         peak = {}
         if not every:
             peak = {n: one.channels for n, one in settings.items() if one.channels and not one.env}
-        none = Setting()
-        asked = [settings.get(n, none) for n in order]
-        specs = [
-            {
+        specs = []
+        for number in order:
+            one = settings.get(number, Setting())
+            spec = {
                 "env": {**one.env, **dict.fromkeys(one.without)},
                 "config": {**one.config},
                 "skip": same_as_own(one, own, self.base.ops, self.base.sizes),
             }
-            for one in asked
-        ]
+            specs.append(spec)
         controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
         words = ["--settings", json.dumps(specs), "--controls", controls, "--repeats", str(ROUNDS)]
         if len(peak) > 2:  # bandwidth has one peak over the channels
-            words += [
-                "--one-peak",
-                ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])),
-            ]
+            places = [str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])]
+            words += ["--one-peak", ",".join(places)]
         words += ["--decide", str(DECIDING), "--under-computation"]
-        words += ["--all"] if every else ["--within", f"{within:.0f}"]
-        problem = await self.job(self.base, words, order, within)
-        if problem:
-            raise NcclkitError(f"The sweep stopped: {problem}")
+        if every:
+            words.append("--all")
+        return words
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
         """Jobs of the default and of each setting in turn, in an order that is shuffled for each
         turn.
 
-        ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
+        ends: on the monotonic clock, from which on there are no more turns.
         """
         order = random.Random(1)
         for turn in range(JOBS if settings else 0):
-            if turn < LEAST_ROUNDS or time.monotonic() < ends:
-                await self._turn(settings, "decide", order)
+            if time.monotonic() >= ends:
+                if turn < LEAST_ROUNDS:
+                    self.made.notes.append(
+                        f"Time was up after {turn} of the {LEAST_ROUNDS} turns of jobs that a"
+                        " verdict needs; --budget gives more."
+                    )
+                return
+            await self._turn(settings, "decide", order)
 
     async def choose(
-        self, settings: Mapping[int, Setting], first: int, ends: float
+        self,
+        settings: Mapping[int, Setting],
+        first: int,
+        ends: float,
+        more: list[Setting] | None = None,
     ) -> list[Setting]:
         """Choose among settings that a process keeps, and their combinations, while there is time.
 
         Decide on the best.
 
-        ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
+        ends: on the monotonic clock; more: gets the combinations, numbered from `first`, before
+        they are measured.  Returns them.
         """
+        more = [] if more is None else more
         began = time.monotonic()
         order = random.Random(0)
         await self._turn({}, "pace", order)
@@ -937,9 +1228,12 @@ class SweepJobs:
         def jobs() -> int:
             return int((ends - time.monotonic()) / each)
 
-        more = combinations([*settings.values()])
+        more += combinations([*settings.values()])
         every = dict(settings) | dict(enumerate(more, first))
         self.made.own_jobs.update(every)
+        asked = CHOOSING * (len(every) + 1) + 2 * JOBS
+        pace = pace_in_words(each, asked, ends - time.monotonic())
+        self.on_record({"kind": "sweep.say", "say": pace})
         count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, self.made.notes)
         chosen = {number: every[number] for number in [*every][:count]}
         if search:
@@ -947,7 +1241,7 @@ class SweepJobs:
         for _ in range(CHOOSING if chosen and not search else 0):
             await self._turn(chosen, "choose", order)
         kept = self.made.promising([*every])[: max(1, jobs() // JOBS - 1)]
-        await self.decide({number: every[number] for number in kept})
+        await self.decide({number: every[number] for number in kept}, ends)
         return more
 
     async def _turn(
@@ -979,6 +1273,7 @@ class SweepJobs:
                 raise NcclkitError(f"The sweep stopped: {problem}")
             if problem:
                 self.made.refused[number] = f"its job failed: {problem}"
+        self.changed()
 
     async def _search(
         self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int
@@ -1023,15 +1318,37 @@ class SweepJobs:
         def keep(record: dict[str, Any]) -> None:
             self.made.take(record, numbers)
             self.on_record(record)
+            if record["kind"] == "sweep.pair" and len(numbers) > 1:
+                self.changed()
 
         sizes = ",".join(map(str, plan.sizes))
         argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
-        argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
+        left = max(self.ends - time.monotonic(), 1.0)
+        deadline = plan.deadline + within
+        timeout = plan.deadline / 2
+        soft = min(left - ANSWER, within or math.inf)
+        if not math.isinf(left):
+            deadline = min(deadline, left + GRACE)
+            timeout = min(timeout, max(CONNECT, left / 3))
+        if not math.isinf(soft):
+            argv += ["--within", f"{max(soft, 0.1):.1f}", "--asked", f"{time.time():.3f}"]
+        argv += ["--timeout", f"{timeout:.0f}", *words]
         if plan.simulate_hosts > 1:
             argv += ["--simulate-hosts", str(plan.simulate_hosts)]
         run = await probe.execute(
-            self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep
+            self.case, replace(plan, argv=tuple(argv), deadline=deadline), keep
         )
         if run.reason == "done":
             return ""
+        if run.reason == "deadline" and time.monotonic() >= self.ends and self.made.times:
+            of = len(plan.ops) * len(plan.sizes)
+            self.made.note_left(of - len(self.made.pairs), of)
+            return ""
         return f"{run.summary} See {run.folder}."
+
+
+def _with_controls(numbers: Sequence[int]) -> list[int]:
+    """Settings in the order of their groups: the default stands first, in the middle, and last."""
+    first, middle, last = CONTROLS
+    half = len(numbers) // 2
+    return [first, *numbers[:half], middle, *numbers[half:], last]

@@ -18,6 +18,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
+from ncclkit.core.recommendation import answer_lines
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
@@ -66,7 +67,8 @@ class SweepView(Drawn):
         figure = None
         if sweep.comparisons or sweep.seen:
             figure = gains(sweep)
-        super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
+        answer = " ".join(answer_lines(sweep))
+        super().__init__(answer, figure, _tables(sweep), titled=figure is None)
 
 
 class TuneForm(Form):
@@ -77,7 +79,8 @@ class TuneForm(Form):
     settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware
     can have); sizes: of the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight
     Recorder dumps or a model, whose message sizes are measured; inherited: compare each variable
-    that is set here, or in the job's log, with its absence; budget: seconds that it takes, about;
+    that is set here, or in the job's log, with its absence; budget: seconds at most (0: 30 over
+    gloo, 120 on GPUs, and what named settings with jobs of their own take);
     options: those of `ncclkit.live.options.ProbeOptions`, where every collective is the default.
     Raises NcclkitError for what is none.
     """
@@ -92,10 +95,12 @@ class TuneForm(Form):
         sizes: str = "",
         job: str = "",
         inherited: bool = False,
-        budget: float = tune.BUDGET,
+        budget: float = 0.0,
         **options: Any,
     ) -> None:
         self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
+        self._known: Sweep | None = None
+        self._planned = ""
         look = {"style": {"description_width": "8.5em"}}
         self.words = {
             "settings": text_field("Settings", settings, "what this hardware can have", **look),
@@ -146,12 +151,34 @@ class TuneForm(Form):
             self.observe,
             job,
             self._budget,
+            self._grow,
         )
+        self._known, self._planned = None, ""
         return SweepView(await tune.sweep(*asked))
 
+    def observe(self, record: dict[str, Any]) -> None:
+        """Take one record of what runs, and what is said of the plan."""
+        if record.get("kind") == "sweep.say":
+            self._planned = str(record["say"])
+        super().observe(record)
+
     def draw(self) -> None:
-        """Show which size is measured now."""
-        self._show(page_frame(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
+        """Show the plan, which size is measured now, and the table as far as it is known."""
+        parts = [el("p", _doing(self.progress)), trail(self.progress)]
+        if self._planned:
+            parts.insert(0, el("p", self._planned, cls="nk-dim"))
+        if self._known is not None:
+            parts.append(_tables(self._known))
+        self._show(page_frame(self.BUSY, *parts))
+
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Show why nothing came out, or what a cancelled sweep had measured."""
+        super().failed(why, cancelled)
+        if cancelled and self._known is not None:
+            self.finished(SweepView(self._known))
+
+    def _grow(self, known: Sweep) -> None:
+        self._known = known
 
     def _settings(self) -> list[Setting]:
         return [tuning.setting(words) for words in self.words["settings"].value.split()]

@@ -1,0 +1,208 @@
+"""The one thing to do after a sweep, in one sentence, and what would have been seen.
+
+In comes a `Sweep`, out goes the first line of its answer.  Begin at `recommendation`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from ncclkit.core.text import format_bytes, format_time, percent, plural
+from ncclkit.core.tuning import (
+    WORTH,
+    Advantage,
+    Comparison,
+    Setting,
+    Sweep,
+    config_files,
+    is_harmless,
+)
+
+SMALL = 64 << 10
+"""Bytes up to which a message is mostly latency; what a sweep would have seen differs there."""
+BLIND = 0.5
+"""A sweep that would have seen only gains of over this share has seen nothing."""
+SOURCED, LISTED = "nccl.env", "tuner.csv"
+"""The file that a job sources, and the one that names settings by size."""
+
+
+def recommendation(sweep: Sweep) -> str:
+    """What to do, in one sentence; also that nothing is to be done."""
+    best = sweep.best
+    if sweep.harmful:
+        return _unset_in_words(sweep)
+    if best is None:
+        return " ".join(filter(None, (sweep.headline, visible_in_words(sweep))))
+    gains = _gains_in_words(sweep, best.setting)
+    if best.lost:
+        lost = f"Set nothing: {best.setting} gains {gains}, but loses under computation,"
+        return f"{lost} as in a job."
+    if is_harmless(sweep, best.setting):
+        more = ", ".join(filter(None, (_lasting_in_words(sweep, best), _of_job(sweep, best))))
+        # what the environment sets already is measured against its absence
+        verb = "Set"
+        if best.setting.env.keys() <= set(sweep.cleared) and not best.setting.config:
+            verb = "Keep"
+        return f"{verb} {assignments(best.setting)}: {gains}, {more}."
+    return _only_for_some(sweep, best, gains)
+
+
+def answer_lines(sweep: Sweep) -> list[str]:
+    """The recommendation and, of a sweep that was interrupted, what is missing."""
+    return [line for line in (recommendation(sweep), sweep.unfinished) if line]
+
+
+def detail_lines(sweep: Sweep) -> list[str]:
+    """What stands behind the recommendation, without what it says already."""
+    lines = sweep.text().splitlines()
+    if lines and recommendation(sweep).startswith(lines[0]):
+        return lines[1:]
+    return lines
+
+
+def pair_in_words(sweep: Sweep, op: str, size: int) -> str:
+    """What was measured of one collective and size: the default, and what took least time."""
+    found = [one for one in sweep.comparisons if (one.op, one.bytes) == (op, size)]
+    if not found:
+        found = [one for one in sweep.seen if (one.op, one.bytes) == (op, size)]
+    quickest = max(found, key=lambda one: one.gain)
+    usual = format_time(statistics.median(quickest.default_us))
+    words = f"{op:<14} {format_bytes(size):>8}  default {usual:>8}"
+    if quickest.gain < WORTH:
+        return f"{words}  nothing was quicker"
+    return f"{words}  {percent(quickest.gain)} less with {quickest.setting}"
+
+
+def visible_in_words(sweep: Sweep) -> str:
+    """Which gains the sweep would have shown; empty where its rounds do not tell."""
+    if not sweep.tried:
+        return ""
+    seen = []
+    border = format_bytes(SMALL)
+    for small, words in ((True, f"up to {border}"), (False, f"above {border}")):
+        least = [one.visible for one in sweep.plain if (one.bytes <= SMALL) == small]
+        if least:
+            seen.append((statistics.median(least), words))
+    shown = [f"{percent(least)} {words}" for least, words in seen if least <= BLIND]
+    blind = [words for least, words in seen if least > BLIND]
+    said = []
+    if shown:
+        said.append(f"Gains from about {' and '.join(shown)} would have been seen.")
+    if blind:
+        said.append(f"It was too noisy to see any gain {' and '.join(blind)}.")
+    return " ".join(said)
+
+
+def assignments(setting: Setting) -> str:
+    """``NCCL_MIN_CTAS=NCCL_MAX_CTAS=32``: variables of one value together."""
+    by_value: dict[str, list[str]] = {}
+    for name, value in setting.variables.items():
+        by_value.setdefault(value, []).append(name)
+    return " ".join(f"{'='.join(names)}={value}" for value, names in by_value.items())
+
+
+def _gains_in_words(sweep: Sweep, setting: Setting) -> str:
+    """``4 to 7 % of all_reduce and broadcast from 16 MiB up``."""
+    better: dict[str, list[Comparison]] = {}
+    for one in sweep.comparisons:
+        if one.better and one.setting == setting:
+            better.setdefault(one.op, []).append(one)
+    ops_by_span: dict[str, list[str]] = {}
+    for op, rows in better.items():
+        span = _span_in_words(rows, _measured_sizes(sweep, op))
+        ops_by_span.setdefault(span, []).append(op)
+    parts = []
+    for span, ops in ops_by_span.items():
+        gains = [one.gain for op in ops for one in better[op]]
+        named = _ops_in_words(sweep, ops)
+        parts.append(f"{_range_in_percent(gains)} of {named} {span}")
+    return "; ".join(parts)
+
+
+def _measured_sizes(sweep: Sweep, op: str) -> list[int]:
+    """The sizes of a collective that were measured, smallest first."""
+    return sorted({one.bytes for one in (*sweep.comparisons, *sweep.seen) if one.op == op})
+
+
+def _span_in_words(rows: Sequence[Comparison], measured: Sequence[int]) -> str:
+    """``from 16 MiB up`` where every measured size from there on is among the rows."""
+    sizes = sorted({one.bytes for one in rows})
+    inside = [size for size in measured if sizes[0] <= size <= sizes[-1]]
+    if len(measured) > 1 and inside == sizes:
+        if sizes == list(measured):
+            return "of all sizes"
+        if sizes[-1] == measured[-1]:
+            return f"from {format_bytes(sizes[0])} up"
+        if sizes[0] == measured[0]:
+            return f"up to {format_bytes(sizes[-1])}"
+    if inside == sizes and len(sizes) > 1:
+        return f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+    return f"at {_listed([format_bytes(size) for size in sizes])}"
+
+
+def _ops_in_words(sweep: Sweep, ops: Sequence[str]) -> str:
+    """``all 3 collectives`` where these are all that were measured."""
+    measured = {one.op for one in (*sweep.comparisons, *sweep.seen)}
+    if len(ops) > 2 and measured == set(ops):
+        return f"all {len(ops)} collectives"
+    return _listed(ops)
+
+
+def _listed(words: Sequence[str]) -> str:
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _range_in_percent(gains: Iterable[float]) -> str:
+    """``4 to 7 %``."""
+    ordered = sorted(gains)
+    least, most = percent(ordered[0]), percent(ordered[-1])
+    if least == most:
+        return most
+    return f"{least.removesuffix(' %')} to {most}"
+
+
+def _lasting_in_words(sweep: Sweep, best: Advantage) -> str:
+    """Whether it lasts under computation, by all sizes on which that was measured."""
+    beside = [one for one in sweep.beside if one.setting == best.setting]
+    if not beside:
+        return "not measured under computation"
+    if any(one.better for one in beside):
+        return "also under computation"
+    return "under computation too little to be told from chance"
+
+
+def _of_job(sweep: Sweep, best: Advantage) -> str:
+    if not sweep.calls:
+        return ""
+    return f"{percent(sweep.time_saved(best.setting), 1)} of the time of your job's calls"
+
+
+def _only_for_some(sweep: Sweep, best: Advantage, gains: str) -> str:
+    """What gains on some sizes and may cost on others: no variable, but another file may do."""
+    said = f"Set nothing for all sizes: {best.setting} gains {gains}, but others take longer,"
+    said = f"{said} or seem to"
+    files: Mapping[str, object] = config_files(sweep)
+    carriers = [name for name in (LISTED, "process_group.py") if name in files]
+    if carriers:
+        return f"{said}; {carriers[0]} sets it for those."
+    return f"{said}."
+
+
+def _unset_in_words(sweep: Sweep) -> str:
+    """The inherited variables that only cost."""
+    worst: dict[str, float] = {}
+    for one in sweep.comparisons:
+        for name in one.setting.env:
+            if one.worse and name in sweep.harmful:
+                worst[name] = max(worst.get(name, 0.0), 1 - 1 / (1 - one.gain))
+    named = " ".join(sweep.harmful)
+    variables = "it"
+    if len(sweep.harmful) > 1:
+        variables = f"these {plural(len(sweep.harmful), 'variable')}"
+    if not worst:
+        return f"Unset {named}: values came out wrong with {variables}."
+    most = percent(max(worst.values()))
+    return f"Unset {named}: without {variables} calls take up to {most} less time."
