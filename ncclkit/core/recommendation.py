@@ -35,7 +35,7 @@ def recommendation(sweep: Sweep) -> str:
     if best is None:
         return " ".join(filter(None, (sweep.headline, visible_in_words(sweep))))
     gains = _gains_in_words(sweep, best.setting)
-    if best.lost:
+    if any(one.worse for one in _under_computation(sweep, best)):
         lost = f"Set nothing: {best.setting} gains {gains}, but loses under computation,"
         return f"{lost} as in a job."
     if is_harmless(sweep, best.setting):
@@ -166,12 +166,17 @@ def _range_in_percent(gains: Iterable[float]) -> str:
 
 def _lasting_in_words(sweep: Sweep, best: Advantage) -> str:
     """Whether it lasts under computation, by all sizes on which that was measured."""
-    beside = [one for one in sweep.beside if one.setting == best.setting]
+    beside = _under_computation(sweep, best)
     if not beside:
         return "not measured under computation"
     if any(one.better for one in beside):
         return "also under computation"
     return "under computation too little to be told from chance"
+
+
+def _under_computation(sweep: Sweep, best: Advantage) -> list[Comparison]:
+    """The same setting under computation, on every collective."""
+    return [one for one in sweep.beside if one.setting == best.setting]
 
 
 def _of_job(sweep: Sweep, best: Advantage) -> str:

@@ -38,6 +38,8 @@ FLOOR = -150.0
 stands there."""
 PANEL = 210
 """Pixels of the panel of one collective."""
+PICTURE = "No setting gains beyond chance, by message size"
+"""Title of the figure where the answer stands above it."""
 VERDICTS = {
     "better": ("circle", plots.LINES[1]),
     "worse": ("x", plots.VERMILLION),
@@ -64,11 +66,15 @@ class SweepView(Drawn):
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """The sweep itself."""
+        answer = " ".join(answer_lines(sweep))
         figure = None
         if sweep.comparisons or sweep.seen:
-            figure = gains(sweep)
-        answer = " ".join(answer_lines(sweep))
-        super().__init__(answer, figure, _tables(sweep), titled=figure is None)
+            # the picture says the best range, where the answer above it does not say so already
+            title = sweep.headline
+            if answer.startswith(title):
+                title = PICTURE
+            figure = gains(sweep, title)
+        super().__init__(answer, figure, _tables(sweep))
 
 
 class TuneForm(Form):

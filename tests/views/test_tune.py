@@ -130,6 +130,38 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(form.run())
 
 
+def test_a_cancelled_form_keeps_the_table_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs the table stands below what is measured now; Cancel leaves it, and says what is missing."""
+    missing = "Incomplete: it was interrupted. Not measured: 3 of 4 pairs of collective and size."
+
+    async def sweep(*words: Any) -> Sweep:
+        observe, grow = words[5], words[8]
+        observe({"kind": "sweep.say", "say": "To measure on 4 pairs"})
+        grow(GOOD)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            grow(replace(GOOD, unfinished=missing))
+        return GOOD
+
+    async def cancelled(form: Any) -> None:
+        running = asyncio.ensure_future(form.run())
+        while form._known is None:
+            await asyncio.sleep(0)
+        form.draw()
+        drawn = str(form.result.value)
+        assert "To measure on 4 pairs" in drawn and "NCCL_PROTO=LL" in drawn and "Under computation" in drawn
+        form.stop()
+        with pytest.raises(NcclkitError, match="Cancelled"):
+            await running
+
+    monkeypatch.setattr(tune, "sweep", sweep)
+    form = nk.tune_form(Case(), "NCCL_PROTO=LL", backend="gloo", ranks=2)
+    asyncio.run(cancelled(form))
+    page = form.static()
+    assert missing in page and "NCCL_PROTO=LL" in page and not form.running
+
+
 def test_before_and_after_of_every_collective_are_drawn_and_stand_in_numbers() -> None:
     """The notebook sweeps all collectives by default; those with the largest difference are drawn."""
     rows = [compared("NCCL_PROTO=LL", 0.8 - index / 100, 8, op) for index, op in enumerate(operations.NAMES)]
