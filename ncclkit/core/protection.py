@@ -32,7 +32,11 @@ def protects(name: str, value: str) -> bool:
 
 def protecting(variables: Mapping[str, str]) -> dict[str, str]:
     """Those of the variables that protect something, or switch hardware off."""
-    return {name: value for name, value in variables.items() if protects(name, value)}
+    kept = {}
+    for name, value in variables.items():
+        if protects(name, value):
+            kept[name] = value
+    return kept
 
 
 def multicast_is_off(variables: Mapping[str, str]) -> bool:

@@ -23,8 +23,10 @@ SMALL = 64 << 10
 """Bytes up to which a message is mostly latency; what a sweep would have seen differs there."""
 BLIND = 0.5
 """A sweep that would have seen only gains of over this share has seen nothing."""
-SOURCED, LISTED = "nccl.env", "tuner.csv"
-"""The file that a job sources, and the one that names settings by size."""
+SOURCED = "nccl.env"
+"""The file that a job sources."""
+BY_SIZE = ("tuner.csv", "process_group.py")
+"""Files that name settings for some messages only."""
 
 
 def recommendation(sweep: Sweep) -> str:
@@ -33,13 +35,16 @@ def recommendation(sweep: Sweep) -> str:
     if sweep.harmful:
         return _unset_in_words(sweep)
     if best is None:
-        return " ".join(filter(None, (sweep.headline, visible_in_words(sweep))))
+        return f"{sweep.headline} {visible_in_words(sweep)}".rstrip()
     gains = _gains_in_words(sweep, best.setting)
     if any(one.worse for one in _under_computation(sweep, best)):
         lost = f"Set nothing: {best.setting} gains {gains}, but loses under computation,"
         return f"{lost} as in a job."
     if is_harmless(sweep, best.setting):
-        more = ", ".join(filter(None, (_lasting_in_words(sweep, best), _of_job(sweep, best))))
+        more = _lasting_in_words(sweep, best)
+        if sweep.calls:
+            saved = percent(sweep.time_saved(best.setting), 1)
+            more = f"{more}, {saved} of the time of your job's calls"
         # what the environment sets already is measured against its absence
         verb = "Set"
         if best.setting.env.keys() <= set(sweep.cleared) and not best.setting.config:
@@ -50,7 +55,10 @@ def recommendation(sweep: Sweep) -> str:
 
 def answer_lines(sweep: Sweep) -> list[str]:
     """The recommendation and, of a sweep that was interrupted, what is missing."""
-    return [line for line in (recommendation(sweep), sweep.unfinished) if line]
+    lines = [recommendation(sweep)]
+    if sweep.unfinished:
+        lines.append(sweep.unfinished)
+    return lines
 
 
 def detail_lines(sweep: Sweep) -> list[str]:
@@ -63,9 +71,10 @@ def detail_lines(sweep: Sweep) -> list[str]:
 
 def pair_in_words(sweep: Sweep, op: str, size: int) -> str:
     """What was measured of one collective and size: the default, and what took least time."""
-    found = [one for one in sweep.comparisons if (one.op, one.bytes) == (op, size)]
-    if not found:
-        found = [one for one in sweep.seen if (one.op, one.bytes) == (op, size)]
+    found: list[Comparison] = []
+    for rows in (sweep.comparisons, sweep.seen):
+        # the rounds that decide, where there were any
+        found = found or [one for one in rows if (one.op, one.bytes) == (op, size)]
     quickest = max(found, key=lambda one: one.gain)
     usual = format_time(statistics.median(quickest.default_us))
     words = f"{op:<14} {format_bytes(size):>8}  default {usual:>8}"
@@ -78,14 +87,24 @@ def visible_in_words(sweep: Sweep) -> str:
     """Which gains the sweep would have shown; empty where its rounds do not tell."""
     if not sweep.tried:
         return ""
-    seen = []
     border = format_bytes(SMALL)
-    for small, words in ((True, f"up to {border}"), (False, f"above {border}")):
-        least = [one.visible for one in sweep.plain if (one.bytes <= SMALL) == small]
-        if least:
-            seen.append((statistics.median(least), words))
-    shown = [f"{percent(least)} {words}" for least, words in seen if least <= BLIND]
-    blind = [words for least, words in seen if least > BLIND]
+    small: list[float] = []
+    large: list[float] = []
+    for one in sweep.plain:
+        if one.bytes <= SMALL:
+            small.append(one.visible)
+        else:
+            large.append(one.visible)
+    shown = []
+    blind = []
+    for gains, where in ((small, f"up to {border}"), (large, f"above {border}")):
+        if not gains:
+            continue
+        least = statistics.median(gains)
+        if least > BLIND:
+            blind.append(where)
+        else:
+            shown.append(f"{percent(least)} {where}")
     said = []
     if shown:
         said.append(f"Gains from about {' and '.join(shown)} would have been seen.")
@@ -99,7 +118,10 @@ def assignments(setting: Setting) -> str:
     by_value: dict[str, list[str]] = {}
     for name, value in setting.variables.items():
         by_value.setdefault(value, []).append(name)
-    return " ".join(f"{'='.join(names)}={value}" for value, names in by_value.items())
+    parts = []
+    for value, names in by_value.items():
+        parts.append(f"{'='.join(names)}={value}")
+    return " ".join(parts)
 
 
 def _gains_in_words(sweep: Sweep, setting: Setting) -> str:
@@ -114,7 +136,9 @@ def _gains_in_words(sweep: Sweep, setting: Setting) -> str:
         ops_by_span.setdefault(span, []).append(op)
     parts = []
     for span, ops in ops_by_span.items():
-        gains = [one.gain for op in ops for one in better[op]]
+        gains = []
+        for op in ops:
+            gains += [one.gain for one in better[op]]
         named = _ops_in_words(sweep, ops)
         parts.append(f"{_range_in_percent(gains)} of {named} {span}")
     return "; ".join(parts)
@@ -122,23 +146,33 @@ def _gains_in_words(sweep: Sweep, setting: Setting) -> str:
 
 def _measured_sizes(sweep: Sweep, op: str) -> list[int]:
     """The sizes of a collective that were measured, smallest first."""
-    return sorted({one.bytes for one in (*sweep.comparisons, *sweep.seen) if one.op == op})
+    sizes = set()
+    for one in (*sweep.comparisons, *sweep.seen):
+        if one.op == op:
+            sizes.add(one.bytes)
+    return sorted(sizes)
 
 
 def _span_in_words(rows: Sequence[Comparison], measured: Sequence[int]) -> str:
     """``from 16 MiB up`` where every measured size from there on is among the rows."""
     sizes = sorted({one.bytes for one in rows})
-    inside = [size for size in measured if sizes[0] <= size <= sizes[-1]]
-    if len(measured) > 1 and inside == sizes:
-        if sizes == list(measured):
-            return "of all sizes"
-        if sizes[-1] == measured[-1]:
-            return f"from {format_bytes(sizes[0])} up"
-        if sizes[0] == measured[0]:
-            return f"up to {format_bytes(sizes[-1])}"
-    if inside == sizes and len(sizes) > 1:
-        return f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
-    return f"at {_listed([format_bytes(size) for size in sizes])}"
+    least, largest = sizes[0], sizes[-1]
+    first, last = format_bytes(least), format_bytes(largest)
+    inside = [size for size in measured if least <= size <= largest]
+    if inside != sizes:
+        named = [format_bytes(size) for size in sizes]
+        return f"at {_listed(named)}"
+    if len(measured) == 1:
+        return f"at {first}"
+    if len(sizes) == len(measured):
+        return "of all sizes"
+    if largest == measured[-1]:
+        return f"from {first} up"
+    if least == measured[0]:
+        return f"up to {last}"
+    if least == largest:
+        return f"at {first}"
+    return f"from {first} to {last}"
 
 
 def _ops_in_words(sweep: Sweep, ops: Sequence[str]) -> str:
@@ -176,13 +210,11 @@ def _lasting_in_words(sweep: Sweep, best: Advantage) -> str:
 
 def _under_computation(sweep: Sweep, best: Advantage) -> list[Comparison]:
     """The same setting under computation, on every collective."""
-    return [one for one in sweep.beside if one.setting == best.setting]
-
-
-def _of_job(sweep: Sweep, best: Advantage) -> str:
-    if not sweep.calls:
-        return ""
-    return f"{percent(sweep.time_saved(best.setting), 1)} of the time of your job's calls"
+    rows = []
+    for one in sweep.beside:
+        if one.setting == best.setting:
+            rows.append(one)
+    return rows
 
 
 def _only_for_some(sweep: Sweep, best: Advantage, gains: str) -> str:
@@ -190,9 +222,9 @@ def _only_for_some(sweep: Sweep, best: Advantage, gains: str) -> str:
     said = f"Set nothing for all sizes: {best.setting} gains {gains}, but others take longer,"
     said = f"{said} or seem to"
     files: Mapping[str, object] = config_files(sweep)
-    carriers = [name for name in (LISTED, "process_group.py") if name in files]
-    if carriers:
-        return f"{said}; {carriers[0]} sets it for those."
+    for name in BY_SIZE:
+        if name in files:
+            return f"{said}; {name} sets it for those."
     return f"{said}."
 
 

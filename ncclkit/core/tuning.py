@@ -456,7 +456,11 @@ class Sweep:
         found: list[Advantage] = []
         for better in by_setting.values():
             found += self._ranges(better)
-        return max(found, key=self._worth, default=None)
+        return max(
+            found,
+            key=self._worth,
+            default=None,
+        )
 
     def _worth(self, one: Advantage) -> tuple[bool, bool, bool, float, float]:
         settable = is_harmless(self, one.setting)
@@ -737,45 +741,113 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     settings that no measured size suffers from are written as variables; the file of NCCL's tuner
     plugin and the options of a process group carry the others.
     """
-    rows = [row for row in sweep.advantages if not row.lost]
-    groups = [row for row in rows if row.setting.config]
+    rows = []
+    for row in sweep.advantages:
+        if not row.lost:
+            rows.append(row)
     env = _variables_to_set(sweep)
-    gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
-    exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
+    gone = ""
+    if sweep.harmful:
+        gone = f"unset {' '.join(sweep.harmful)}\n"
     again = _options_measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
-    undone = ""
-    best = sweep.best
-    if env and best is not None and best.setting.config:
-        # as variables both of its bounds would be taken for settings of their own
-        undone = f"ncclkit tune {_as_argument(best.setting)} {again}"
-    if sweep.harmful:
-        undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
-    options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
+    alone = _measured_alone(sweep, bool(env))
+    options = " ".join(_group_arguments(rows))
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
+    submitted = f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch"
+    sourced = f". ./nccl.env && {inherited}"
+    if alone:
+        sourced = submitted = f"ncclkit tune {alone} {again}"
     made = {
-        # where what costs is gone already nothing shows what it costs
         "nccl.env": ConfigFile(
-            gone + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()),
-            undone or f". ./nccl.env && {inherited}",
+            gone + _exports(env),
+            sourced,
         ),
         "nccl.conf": ConfigFile(
-            "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
+            _lines_of_nccl_conf(env),
             f"NCCL_CONF_FILE=$PWD/nccl.conf {inherited}",
         ),
         "sbatch.txt": ConfigFile(
-            (f"#SBATCH --export={exported}\n" if env else "") + gone,
-            undone or f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch",
+            _sbatch_export(env) + gone,
+            submitted,
         ),
         "process_group.py": ConfigFile(
-            "".join(map(_options_code, groups)), f"ncclkit tune {options} {again}"
+            _groups_code(rows),
+            f"ncclkit tune {options} {again}",
         ),
         "tuner.csv": ConfigFile(
-            "".join(f"{line}\n" for row in rows if (line := _tuner_line(sweep, row))),
+            _tuner_lines(sweep, rows),
             f"ncclkit tune {plugin} {again}",
         ),
     }
     return {name: file for name, file in made.items() if file.text}
+
+
+def _measured_alone(sweep: Sweep, is_set: bool) -> str:
+    """What names the change in a command, where a file in force could not be measured by it.
+
+    Where what costs is gone already nothing shows what it costs; and as variables both bounds of
+    the channels would be taken for settings of their own.
+    """
+    if sweep.harmful:
+        return _as_argument(Setting(without=sweep.harmful))
+    best = sweep.best
+    if is_set and best is not None and best.setting.config:
+        return _as_argument(best.setting)
+    return ""
+
+
+def _group_arguments(rows: Iterable[Advantage]) -> list[str]:
+    """The settings of process groups as arguments, each once."""
+    arguments: list[str] = []
+    for row in rows:
+        argument = _as_argument(row.setting)
+        if row.setting.config and argument not in arguments:
+            arguments.append(argument)
+    return arguments
+
+
+def _exports(env: Mapping[str, str]) -> str:
+    lines = ""
+    for name, value in env.items():
+        lines += f"export {name}={shlex.quote(value)}\n"
+    return lines
+
+
+def _lines_of_nccl_conf(env: Mapping[str, str]) -> str:
+    lines = ""
+    for name, value in env.items():
+        # nothing else reads that file
+        if name.startswith("NCCL_"):
+            lines += f"{name}={value}\n"
+    return lines
+
+
+def _sbatch_export(env: Mapping[str, str]) -> str:
+    if not env:
+        return ""
+    exported = ["ALL"]
+    for name, value in env.items():
+        exported.append(f"{name}={_for_sbatch(value)}")
+    # one line: of several the last counts
+    return f"#SBATCH --export={','.join(exported)}\n"
+
+
+def _groups_code(rows: Iterable[Advantage]) -> str:
+    code = ""
+    for row in rows:
+        if row.setting.config:
+            code += _options_code(row)
+    return code
+
+
+def _tuner_lines(sweep: Sweep, rows: Iterable[Advantage]) -> str:
+    lines = ""
+    for row in rows:
+        line = _tuner_line(sweep, row)
+        if line:
+            lines += f"{line}\n"
+    return lines
 
 
 def _for_sbatch(value: str) -> str:
@@ -791,16 +863,19 @@ def _options_measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
 
     Where something was gained, or taken away as it costs.
     """
-    costs = [
-        one
-        for one in sweep.comparisons
-        if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)
-    ]
-    comparisons = list(costs)
+    comparisons: list[Comparison] = []
+    for one in sweep.comparisons:
+        if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful):
+            comparisons.append(one)
     for row in rows:
         comparisons += row.comparisons
-    ops = ",".join(dict.fromkeys(one.op for one in comparisons))
-    return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in comparisons})))}"
+    best = sweep.best
+    if best is not None:
+        # on no size the best one, perhaps
+        comparisons += best.comparisons
+    ops = dict.fromkeys(one.op for one in comparisons)
+    sizes = sorted({one.bytes for one in comparisons})
+    return f"--op {','.join(ops)} --sizes {','.join(map(str, sizes))}"
 
 
 def applied(sweep: Sweep) -> Setting | None:
@@ -832,20 +907,25 @@ def _variables_to_set(sweep: Sweep) -> dict[str, str]:
 
 def _as_argument(setting: Setting) -> str:
     """A setting as an argument in a shell, from which `setting` reads it."""
-    channels = []
+    parts = []
+    for name, value in setting.env.items():
+        parts.append(f"{name}={value}")
     if "max_ctas" in setting.config:
-        channels = [f"channels={setting.config['max_ctas']}"]
-    gone = [f"{name}=" for name in setting.without]
-    named = [f"{name}={value}" for name, value in setting.env.items()]
-    return shlex.quote(",".join([*named, *channels, *gone]))
+        parts.append(f"channels={setting.config['max_ctas']}")
+    for name in setting.without:
+        parts.append(f"{name}=")
+    return shlex.quote(",".join(parts))
 
 
 def is_harmless(sweep: Sweep, setting: Setting) -> bool:
     """Whether no size that was measured takes longer with it, nor seems to."""
-    alone = [one for one in (*sweep.seen, *sweep.comparisons) if one.setting == setting]
-    beside = [one for one in sweep.beside if one.setting == setting]
-    slower = any(one.seems_slower or one.worse for one in alone)
-    return not slower and not any(one.worse for one in beside)
+    for one in (*sweep.seen, *sweep.comparisons):
+        if one.setting == setting and (one.seems_slower or one.worse):
+            return False
+    for one in sweep.beside:
+        if one.setting == setting and one.worse:
+            return False
+    return True
 
 
 def _options_code(row: Advantage) -> str:

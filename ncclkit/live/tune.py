@@ -289,7 +289,9 @@ async def sweep(
     else:
         logs = _read(job)
     here = not (logs.events or logs.facts)
-    calls = calls_of(job, logs) if job else {}
+    calls: Calls = {}
+    if job:
+        calls = calls_of(job, logs)
     if (inherited and here) or not (settings or inherited or case.facts):
         # what the hardware has, and what nccl.conf sets now
         await probe.inspect_hosts(case, options.python)
@@ -302,11 +304,17 @@ async def sweep(
     cleared = {}
     if inherited:
         cleared = _inherited(case, logs, settings, made.notes)
-    wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
+    wanted = list(settings)
+    if cleared:
+        wanted = [Setting({name: value}) for name, value in cleared.items()]
     wanted = _without_multicast(wanted, {**present, **_present_variables(case, Case())})
-    wanted, own = (wanted, {}) if wanted else _different(case, plan)
+    own: Choices = {}
+    if not wanted:
+        wanted, own = _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
-    env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
+    env = {**plan.env}
+    if cleared:
+        env |= _without_file(case, cleared)
     base = replace(plan, unset=tuple(cleared), env=env)
     await _learn_defaults(case, base, wanted, made)
     whole = WholeSweep(case, base, made, wanted, calls, on_record, on_sweep, began)
@@ -494,13 +502,13 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
 
     What NVLink allows, a switch that adds may exceed.
     """
-    known = {
-        op: expect(
-            op, base.backend, base.ranks, case.facts, launchers.hosts_of_plan(base), base.sharing
-        )
-        for op in base.ops
-    }
-    return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
+    hosts = launchers.hosts_of_plan(base)
+    bounds = {}
+    for op in base.ops:
+        bound = expect(op, base.backend, base.ranks, case.facts, hosts, base.sharing)
+        if bound.limit in ("pcie", "network"):
+            bounds[op] = bound
+    return bounds
 
 
 async def _gloo_interface(case: Case, base: Plan) -> str:
@@ -522,19 +530,13 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
     """Variables by which NCCL reads no file of its user's, and has what else stands there."""
-    facts = [
-        fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)
-    ]
-    configured = {
-        fact.name.removeprefix("env."): str(fact.value)
-        for fact in facts
-        if fact.source != "environment"
-    }
-    kept = {
-        name: value
-        for name, value in configured.items()
-        if name not in cleared and name not in os.environ
-    }
+    kept = {}
+    for fact in case.facts_of("env."):
+        name = fact.name.removeprefix("env.")
+        if not isinstance(fact.value, str) or fact.source == "environment":
+            continue
+        if name not in cleared and name not in os.environ:
+            kept[name] = fact.value
     return {**kept, "NCCL_CONF_FILE": os.devnull}
 
 
@@ -542,11 +544,11 @@ def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
     """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
     own = own_choices(case, plan)
     every = len(plan.ops) * len(plan.sizes)
-    different = [
-        one
-        for one in candidates(case.facts, plan)
-        if len(same_as_own(one, own, plan.ops, plan.sizes)) < every
-    ]
+    different = []
+    for one in candidates(case.facts, plan):
+        same = same_as_own(one, own, plan.ops, plan.sizes)
+        if len(same) < every:
+            different.append(one)
     return different, own
 
 
@@ -656,7 +658,11 @@ def _left_alone(
     named = {name for one in settings for name in (*one.env, *one.without)}
     if named and not inherited:
         return {}
-    return {name: value for name, value in protecting(present).items() if name not in named}
+    left = {}
+    for name, value in protecting(present).items():
+        if name not in named:
+            left[name] = value
+    return left
 
 
 def _without_multicast(wanted: list[Setting], present: Mapping[str, str]) -> list[Setting]:
@@ -671,20 +677,24 @@ def _without_multicast(wanted: list[Setting], present: Mapping[str, str]) -> lis
 
 def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of NCCL and gloo in an environment that may change how fast it is."""
-    found = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
-    return {name: value for name, value in sorted(found.items()) if not NO_SETTING.fullmatch(name)}
+    found = {}
+    for name, value in sorted(environ.items()):
+        if INHERITED.fullmatch(name) and not NO_SETTING.fullmatch(name):
+            found[name] = value
+    return found
 
 
 def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
-    names = [
-        name
-        for one in settings
-        for name in (*one.env, *one.without)
-        if name.removeprefix("TORCH_").startswith(other)
-    ]
-    if names or (backend == "gloo" and any(one.config for one in settings)):
+    names = []
+    groups = False
+    for one in settings:
+        groups = groups or bool(one.config)
+        for name in (*one.env, *one.without):
+            if name.removeprefix("TORCH_").startswith(other):
+                names.append(name)
+    if names or (backend == "gloo" and groups):
         what = "A number of channels"
         if names:
             what = names[0]
@@ -1097,28 +1107,38 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
     """Every other choice of the values of these settings, the fewest variables first."""
     values = _values(settings)
-    found = [
-        Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
-        for chosen in product(*values.values())
-    ]
     known = [dict(one.env) for one in (Setting(), *settings)]
-    made = [replace(one, risk=_risk(one, settings)) for one in found if one.env not in known]
+    made = []
+    for chosen in product(*values.values()):
+        env = {}
+        for name, value in zip(values, chosen, strict=True):
+            # an empty value stands for a variable that is not set
+            if value:
+                env[name] = value
+        if env not in known:
+            one = Setting(env)
+            made.append(replace(one, risk=_risk(one, settings)))
     return sorted(made, key=lambda one: len(one.env))
 
 
 def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
     """Variable → the values that it takes in these settings, and none."""
     values: dict[str, list[str]] = {}
-    for name, value in (pair for one in settings for pair in one.env.items()):
-        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
+    for one in settings:
+        for name, value in one.env.items():
+            known = values.setdefault(name, [""])
+            if value not in known:
+                known.append(value)
     return values
 
 
 def _risk(one: Setting, settings: Iterable[Setting]) -> str:
     """What the settings risk that a combination holds."""
-    return "; ".join(
-        part.risk for part in settings if part.risk and part.env.items() <= one.env.items()
-    )
+    risks = []
+    for part in settings:
+        if part.risk and part.env.items() <= one.env.items():
+            risks.append(part.risk)
+    return "; ".join(risks)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class TuneForm(Form):
             self.observe,
             job,
             self._budget,
-            self._grow,
+            self._keep_known,
         )
         self._known, self._planned = None, ""
         return SweepView(await tune.sweep(*asked))
@@ -170,7 +170,7 @@ class TuneForm(Form):
 
     def draw(self) -> None:
         """Show the plan, which size is measured now, and the table as far as it is known."""
-        parts = [el("p", _doing(self.progress)), trail(self.progress)]
+        parts = [el("p", _doing_in_words(self.progress)), trail(self.progress)]
         if self._planned:
             parts.insert(0, el("p", self._planned, cls="nk-dim"))
         if self._known is not None:
@@ -183,7 +183,7 @@ class TuneForm(Form):
         if cancelled and self._known is not None:
             self.finished(SweepView(self._known))
 
-    def _grow(self, known: Sweep) -> None:
+    def _keep_known(self, known: Sweep) -> None:
         self._known = known
 
     def _settings(self) -> list[Setting]:
@@ -197,7 +197,7 @@ class TuneForm(Form):
         return sizes
 
 
-def _doing(progress: Any) -> str:
+def _doing_in_words(progress: Any) -> str:
     """``Now all_reduce of 64 KiB``; what the ranks do before the first size."""
     if progress.now is None or progress.errors:
         return str(progress.words())
@@ -223,7 +223,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
         mine.sort(key=lambda one: one.bytes)
         for index, name in enumerate(named):
             of_setting = [one for one in mine if str(one.setting) == name]
-            _line(figure, of_setting, index, place)
+            _draw_line(figure, of_setting, index, place)
         axis = plots.size_axis([one.bytes for one in mine])
         axis = axis | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
@@ -261,7 +261,7 @@ def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
-def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
+def _draw_line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
     """One setting in one panel: its gain at each size, and the interval as a bar."""
     marks = [VERDICTS["better" if one.better else "worse" if one.worse else ""] for one in rows]
     colour = plots.LINES[index % len(plots.LINES)]
