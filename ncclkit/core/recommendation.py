@@ -138,7 +138,8 @@ def _gains_in_words(sweep: Sweep, setting: Setting) -> str:
     for span, ops in ops_by_span.items():
         gains = []
         for op in ops:
-            gains += [one.gain for one in better[op]]
+            for one in better[op]:
+                gains.append(one.gain)
         named = _ops_in_words(sweep, ops)
         parts.append(f"{_range_in_percent(gains)} of {named} {span}")
     return "; ".join(parts)
@@ -160,7 +161,9 @@ def _span_in_words(rows: Sequence[Comparison], measured: Sequence[int]) -> str:
     first, last = format_bytes(least), format_bytes(largest)
     inside = [size for size in measured if least <= size <= largest]
     if inside != sizes:
-        named = [format_bytes(size) for size in sizes]
+        named = []
+        for size in sizes:
+            named.append(format_bytes(size))
         return f"at {_listed(named)}"
     if len(measured) == 1:
         return f"at {first}"

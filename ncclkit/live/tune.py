@@ -221,6 +221,9 @@ GRACE = 6.0
 """Seconds after its budget in which a job may end by itself."""
 ANSWER = 2.0
 """Seconds of a budget that are kept for ending the last job, and for the answer."""
+SLOW_START, MOST_KEPT = 0.3, 0.3
+"""What is kept more, as a part of what was spent before the first job, and the largest part of the
+budget that is kept."""
 NAMED = 6
 """Settings that a sentence names."""
 CONNECT = 10.0
@@ -299,6 +302,41 @@ async def sweep(
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
+    wanted, own, cleared = _asked_settings(
+        case,
+        logs,
+        plan,
+        settings,
+        inherited,
+        made,
+    )
+    env = {**plan.env}
+    if cleared:
+        env |= _without_file(case, cleared)
+    base = replace(plan, unset=tuple(cleared), env=env)
+    await _learn_defaults(case, base, wanted, made)
+    whole = WholeSweep(
+        case,
+        base,
+        made,
+        wanted,
+        calls,
+        on_record,
+        on_sweep,
+        began,
+    )
+    return await whole.measure(bool(settings) or inherited, budget, own)
+
+
+def _asked_settings(
+    case: Case,
+    logs: Case,
+    plan: Plan,
+    settings: Sequence[Setting],
+    inherited: bool,
+    made: Measured,
+) -> tuple[list[Setting], Choices, dict[str, str]]:
+    """The settings of a sweep, what NCCL takes by itself, and the variables that are taken away."""
     present = _present_variables(case, logs)
     made.note(left_in_words(_left_alone(present, settings, inherited)))
     cleared = {}
@@ -312,13 +350,7 @@ async def sweep(
     if not wanted:
         wanted, own = _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
-    env = {**plan.env}
-    if cleared:
-        env |= _without_file(case, cleared)
-    base = replace(plan, unset=tuple(cleared), env=env)
-    await _learn_defaults(case, base, wanted, made)
-    whole = WholeSweep(case, base, made, wanted, calls, on_record, on_sweep, began)
-    return await whole.measure(bool(settings) or inherited, budget, own)
+    return wanted, own, cleared
 
 
 class WholeSweep:
@@ -378,10 +410,27 @@ class WholeSweep:
         self.made.own_jobs.update(alone)
         self.shares = bool(together)
         backend = self.base.backend
-        planned = SweepPlan(backend, len(together), len(alone), self.pairs, every, budget)
+        planned = SweepPlan(
+            backend,
+            shared=len(together),
+            own=len(alone),
+            pairs=self.pairs,
+            every=every,
+            asked=budget,
+        )
         self.on_record({"kind": "sweep.say", "say": planned.words})
-        ends = self.began + planned.budget
-        jobs = SweepJobs(self.case, self.base, self.made, self.on_record, ends, self._tell)
+        # a busy host that was slow to read the facts is slow to end a job, too
+        spent = time.monotonic() - self.began
+        kept = min(ANSWER + SLOW_START * spent, planned.budget * MOST_KEPT)
+        ends = self.began + planned.budget - kept
+        jobs = SweepJobs(
+            self.case,
+            self.base,
+            self.made,
+            self.on_record,
+            ends,
+            self._tell,
+        )
         if together:
             await jobs.together(together, every, planned.budget * planned.shared_part, own)
         left = ends - time.monotonic()
@@ -742,12 +791,13 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
     hosts = launchers.hosts_of_plan(plan)
-    alike = [
-        m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
-    ]
-    runs = {
-        m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))
-    }
+    runs = set()
+    for row in case.measurements:
+        alike = (row.backend, row.ranks, row.hosts) == ("nccl", plan.ranks, hosts)
+        # else somebody chose in its place
+        free = not any(map(CHOOSES.fullmatch, {**os.environ, **row.env}))
+        if row.run and alike and free:
+            runs.add(row.run)
     chosen: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
     for event in case.of("nccl.tuning"):
         if runs.intersection(Path(event.path).parts) and event.data.op:
@@ -774,7 +824,7 @@ def same_as_own(
     ):
         return []
     found = []
-    for place in ((op, size) for op in ops for size in sizes):
+    for place in product(ops, sizes):
         algo, proto, channels = own.get(place, ("", "", None))
         same = (asked.get("NCCL_ALGO", algo), asked.get("NCCL_PROTO", proto)) == (algo, proto)
         if algo and same and (not setting.channels or setting.channels == channels):
@@ -787,22 +837,20 @@ def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
 
     Gloo makes two threads and a connection for each name.
     """
-    rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
-    kinds = (
-        ("physical", "loopback", "virtual")
-        if launchers.node_count() < 2
-        else ("physical", "virtual")
-    )
-    up = [row for row in rows if row.get("state") == "up"]
-    names = [
-        str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")
-    ] or ["lo"]
+    kinds = ["physical", "virtual"]
+    if launchers.node_count() < 2:
+        kinds = ["physical", "loopback", "virtual"]
+    names = []
+    for row in known.get("net.interfaces") or ():
+        if not isinstance(row, Mapping) or row.get("state") != "up":
+            continue
+        if row.get("kind") in kinds and row.get("addresses"):
+            names.append(str(row["name"]))
+    names = names[:MOST_INTERFACES] or ["lo"]
     threads = "a data loader may want these cores"
-    once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names[:MOST_INTERFACES]]
-    return once + [
-        Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads)
-        for name in names[:MOST_INTERFACES]
-    ]
+    once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names]
+    twice = [Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads) for name in names]
+    return once + twice
 
 
 def _switched(known: Mapping[str, Any]) -> bool:
@@ -829,13 +877,16 @@ def _says_of_p2p(known: Mapping[str, Any]) -> bool:
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    rows = []
+    gpus: dict[str, Mapping[str, Any]] = {}
     if isinstance(matrix, Mapping):
-        rows = list(matrix.items())
-    gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
-    return len(gpus) > 1 and all(
-        str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
-    )
+        for name, row in matrix.items():
+            if name.startswith("GPU") and isinstance(row, Mapping):
+                gpus[name] = row
+    for name, row in gpus.items():
+        for other in gpus:
+            if other != name and not str(row.get(other, "")).startswith("NV"):
+                return False
+    return len(gpus) > 1
 
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
@@ -952,14 +1003,15 @@ class Measured:
         known = {id(one.setting) for one in seen}
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
-        beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
+        beside: tuple[Comparison, ...] = ()
+        for name in BESIDE:
+            beside += self.compared(name, settings)
         hosts = launchers.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
-        steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
-        notes = (
-            *self.notes,
-            *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps),
-        )
+        notes = tuple(self.notes)
+        for number, why in self.no_step.items():
+            if number > 0:
+                notes += (f"{named[number]} could not be measured in a DDP step: {why}.",)
         controls = tuple(one for one in decided or seen if str(one.setting) in same)
         decided, impossible = within_links(decided, self.bounds, plan.ranks)
         notes += (impossible,) if impossible else ()
@@ -1009,11 +1061,10 @@ class Measured:
         The geometric mean over all sizes; infinite if refused.
         """
         times = self.times[phase]
-        ratios = [
-            laps[-1] / times[ALONE, op, size][-1]
-            for (mine, op, size), laps in times.items()
-            if mine == number
-        ]
+        ratios = []
+        for (mine, op, size), laps in times.items():
+            if mine == number:
+                ratios.append(laps[-1] / times[ALONE, op, size][-1])
         if ratios and number not in self.refused:
             return statistics.geometric_mean(ratios)
         return math.inf
@@ -1199,7 +1250,11 @@ class SweepJobs:
             }
             specs.append(spec)
         controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
-        words = ["--settings", json.dumps(specs), "--controls", controls, "--repeats", str(ROUNDS)]
+        words = [
+            *("--settings", json.dumps(specs)),
+            *("--controls", controls),
+            *("--repeats", str(ROUNDS)),
+        ]
         if len(peak) > 2:  # bandwidth has one peak over the channels
             places = [str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])]
             words += ["--one-peak", ",".join(places)]
@@ -1342,11 +1397,16 @@ class SweepJobs:
                 self.changed()
 
         sizes = ",".join(map(str, plan.sizes))
-        argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
+        argv = [
+            "sweep",
+            *("--backend", plan.backend),
+            *("--ops", ",".join(plan.ops)),
+            *("--sizes", sizes),
+        ]
         left = max(self.ends - time.monotonic(), 1.0)
         deadline = plan.deadline + within
         timeout = plan.deadline / 2
-        soft = min(left - ANSWER, within or math.inf)
+        soft = min(left, within or math.inf)
         if not math.isinf(left):
             deadline = min(deadline, left + GRACE)
             timeout = min(timeout, max(CONNECT, left / 3))
