@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+from ncclkit.core.protection import protects
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.tuning import (
     WORTH,
@@ -168,7 +169,7 @@ def _span_in_words(rows: Sequence[Comparison], measured: Sequence[int]) -> str:
     if len(measured) == 1:
         return f"at {first}"
     if len(sizes) == len(measured):
-        return "of all sizes"
+        return "at all measured sizes"
     if largest == measured[-1]:
         return f"from {first} up"
     if least == measured[0]:
@@ -245,4 +246,17 @@ def _unset_in_words(sweep: Sweep) -> str:
     if not worst:
         return f"Unset {named}: values came out wrong with {variables}."
     most = percent(max(worst.values()))
-    return f"Unset {named}: without {variables} calls take up to {most} less time."
+    said = f"Unset {named}: without {variables} calls take up to {most} less time."
+    kept = _protecting(sweep)
+    if kept:
+        return f"{said} Ask first who set {kept}: it protects, or switches hardware off."
+    return said
+
+
+def _protecting(sweep: Sweep) -> str:
+    """Which of the variables that only cost are such; somebody named them, or they were left."""
+    for one in sweep.comparisons:
+        for name, value in one.setting.env.items():
+            if name in sweep.harmful and protects(name, value):
+                return f"{name}={value}"
+    return ""

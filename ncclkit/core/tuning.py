@@ -333,6 +333,8 @@ class Sweep:
     """The default against itself in the rounds that decide: what they would have shown."""
     folder: str = ""
     """Where the case keeps it, with the files that carry its answer; empty where it does not."""
+    partial: bool = False
+    """Whether its budget ended before all of it was measured."""
     unfinished: str = ""
     """Why it is incomplete, and what was not measured; empty where it came to its end."""
 
@@ -473,7 +475,7 @@ class Sweep:
             return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
         what = "Nothing here beats"
-        if self.unfinished:
+        if self.unfinished or self.partial:
             what = "Nothing that was measured beats"
         nothing = (
             f"{what} the default: {tried}, none is over {percent(WORTH)} faster beyond chance."

@@ -224,6 +224,8 @@ ANSWER = 2.0
 SLOW_START, MOST_KEPT = 0.3, 0.3
 """What is kept more, as a part of what was spent before the first job, and the largest part of the
 budget that is kept."""
+TIME_UP = ("Time was up", "No time was left", "There was no time")
+"""How a sentence begins that says what a budget did not suffice for."""
 NAMED = 6
 """Settings that a sentence names."""
 CONNECT = 10.0
@@ -302,14 +304,7 @@ async def sweep(
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
-    wanted, own, cleared = _asked_settings(
-        case,
-        logs,
-        plan,
-        settings,
-        inherited,
-        made,
-    )
+    wanted, own, cleared = _asked_settings(case, logs, plan, settings, inherited, made)
     env = {**plan.env}
     if cleared:
         env |= _without_file(case, cleared)
@@ -467,9 +462,14 @@ class WholeSweep:
         left = self.pairs - len(self.made.pairs)
         if left and self.shares:
             missing.append(f"{left} of {plural(self.pairs, 'pair')} of collective and size")
-        known = {number for times in self.made.times.values() for number, _, _ in times}
+        known = set()
+        for times in self.made.times.values():
+            known |= {number for number, _, _ in times}
         known |= self.made.refused.keys() | self.made.same.keys()
-        untried = [str(one) for number, one in enumerate(self.wanted, 1) if number not in known]
+        untried = []
+        for number, one in enumerate(self.wanted, 1):
+            if number not in known:
+                untried.append(str(one))
         if untried:
             missing.append(f"{plural(len(untried), 'setting')} ({', '.join(untried[:NAMED])})")
         if not missing:
@@ -480,11 +480,14 @@ class WholeSweep:
 def _no_time_for(settings: Iterable[Setting], planned: SweepPlan) -> str:
     """Which settings no time was left for, and how much would suffice."""
     named = [str(one) for one in settings]
+    shown = ", ".join(named[:NAMED])
+    if len(named) > NAMED:
+        shown = f"{shown}, …"
+    # whole minutes
     more = 60 * math.ceil((planned.seconds + 1) / 60)
     return (
         f"No time was left for {plural(len(named), 'setting')} that a process keeps for its life"
-        f" ({', '.join(named[:NAMED])}{', …' if len(named) > NAMED else ''}); --budget {more} may"
-        " suffice."
+        f" ({shown}); --budget {more} may suffice."
     )
 
 
@@ -1034,7 +1037,9 @@ class Measured:
             rows,
             notes,
         )
-        return replace(made, controls=controls, same=same, plain=self._plain(len(decided)))
+        plain = self._plain(len(decided))
+        partial = any(note.startswith(TIME_UP) for note in self.notes)
+        return replace(made, controls=controls, same=same, plain=plain, partial=partial)
 
     def _plain(self, among: int) -> tuple[Comparison, ...]:
         """The default against itself, in the rounds that decide."""

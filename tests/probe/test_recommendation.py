@@ -89,7 +89,7 @@ def test_what_holds_for_all_sizes_comes_before_what_costs_on_some() -> None:
     even = [compared("NCCL_BUFFSIZE=8388608", "all_reduce", size, 0.9) for size in SIZES]
     sweep = swept(*sharp, *even)
     assert recommendation(sweep).startswith("Set NCCL_BUFFSIZE=8388608: ")
-    assert " of all_reduce of all sizes, " in recommendation(sweep)
+    assert " of all_reduce at all measured sizes, " in recommendation(sweep)
     alone = recommendation(swept(*sharp))
     assert alone.startswith("Set nothing for all sizes: NCCL_PROTO=LL gains 50 % of all_reduce up to 8 B")
     assert "nccl.env" not in config_files(swept(*sharp))
@@ -143,6 +143,8 @@ def test_a_gain_that_would_have_been_seen_is_seen(noise: float) -> None:
 def test_an_interrupted_sweep_says_so_below_its_answer() -> None:
     missing = "Incomplete: it was interrupted. Not measured: 3 of 18 pairs of collective and size."
     rows = [compared("NCCL_PROTO=LL", "all_reduce", size, 1.0) for size in SIZES]
+    cut = recommendation(replace(swept(*rows), partial=True))
+    assert cut.startswith("Nothing that was measured beats the default"), "nor does one whose budget ended say more"
     first, second = answer_lines(replace(swept(*rows), unfinished=missing))
     assert first.startswith("Nothing that was measured beats the default") and second == missing
 
@@ -158,6 +160,9 @@ def test_what_only_costs_is_to_be_unset() -> None:
     rows = [compared("NCCL_PROTO=Simple", "all_reduce", size, 1.6 if size == 8 else 1.0) for size in SIZES]
     said = recommendation(replace(swept(*rows), cleared=("NCCL_PROTO",)))
     assert said == "Unset NCCL_PROTO: without it calls take up to 37 % less time."
+    rows = [compared("NCCL_P2P_DISABLE=1", "all_reduce", size, 2.0) for size in SIZES]
+    named = recommendation(replace(swept(*rows), cleared=("NCCL_P2P_DISABLE",)))
+    assert named.endswith("Ask first who set NCCL_P2P_DISABLE=1: it protects, or switches hardware off.")
     gains = [compared("NCCL_PROTO=Simple", "all_reduce", size, 0.8) for size in SIZES]
     assert recommendation(replace(swept(*gains), cleared=("NCCL_PROTO",))).startswith("Keep NCCL_PROTO=Simple: 20 %")
 

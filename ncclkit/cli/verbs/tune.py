@@ -141,10 +141,10 @@ class _GrowingTable:
             seconds = (time.monotonic() - self.began) / record["number"] * pairs_left
             self.left = f", {plural(pairs_left, 'pair')} left, about {seconds:.0f} s"
         elif kind == "phase" and record.get("rank") == 0 and self.activity.bar is not None:
-            named = [record["phase"], str(record.get("op", ""))]
-            if "bytes" in record:
-                named = [str(record.get("op", "")), format_bytes(record["bytes"])]
-            self.activity.step(f"{' '.join(filter(None, named))}{self.left}")
+            doing = str(record["phase"])
+            if doing == "size":
+                doing = f"{record['op']} {format_bytes(record['bytes'])}{self.left}"
+            self.activity.step(doing)
 
     def show_sweep(self, sweep: Sweep) -> None:
         """Print the rows that are new."""
