@@ -1272,11 +1272,14 @@ class SweepJobs:
         """Jobs of the default and of each setting in turn, in an order that is shuffled for each
         turn.
 
-        ends: on the monotonic clock, from which on there are no more turns.
+        ends: on the monotonic clock, by which the last turn ends, about.
         """
         order = random.Random(1)
+        took = 0.0
         for turn in range(JOBS if settings else 0):
-            if time.monotonic() >= ends:
+            began = time.monotonic()
+            # a turn that would end after the budget is not begun
+            if began + took >= ends:
                 if turn < LEAST_ROUNDS:
                     self.made.notes.append(
                         f"Time was up after {turn} of the {LEAST_ROUNDS} turns of jobs that a"
@@ -1284,6 +1287,7 @@ class SweepJobs:
                     )
                 return
             await self._turn(settings, "decide", order)
+            took = time.monotonic() - began
 
     async def choose(
         self,

@@ -271,6 +271,27 @@ def test_settings_with_jobs_of_their_own_are_tried_where_time_is_left(
     assert {str(one.setting) for one in found.comparisons if one.better} == {str(TWICE), str(OWN)}
 
 
+@pytest.mark.parametrize(("seconds", "turns", "said"), [(35.0, 3, True), (65.0, 6, False), (1000.0, 8, False)])
+def test_a_turn_that_would_end_after_the_budget_is_not_begun(
+    seconds: float, turns: int, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns take 10 s; six are needed for a verdict, and eight are enough."""
+    now = [1000.0]
+    done: list[str] = []
+
+    async def turn(self: Any, settings: Any, phase: str, order: Any) -> None:
+        now[0] += 10
+        done.append(phase)
+
+    monkeypatch.setattr(tune.SweepJobs, "_turn", turn)
+    monkeypatch.setattr(tune.time, "monotonic", lambda: now[0])
+    made = tune.Measured({1})
+    jobs = tune.SweepJobs(Case(), Plan("tune", (), 2, "gloo", "python3", 60.0), made, print)
+    asyncio.run(jobs.decide({1: OWN}, now[0] + seconds))
+    assert len(done) == turns
+    assert made.notes == ["Time was up after 3 of the 6 turns of jobs that a verdict needs; --budget gives more."] * said
+
+
 def test_a_turn_that_ended_in_the_middle_counts_as_far_as_it_is_paired() -> None:
     made = tune.Measured({1})
     key = ("all_reduce", 8)
