@@ -5,6 +5,7 @@
       facts.jsonl  events.jsonl  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
                         fr_rank_* ras*.* stacks_rank*.txt
+      sweeps/<n>-tune/  sweep.json, and nccl.env and others that carry its answer
       jobs/<n>-<verb>/  job.sbatch job.json job.out job.err exit
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and kind

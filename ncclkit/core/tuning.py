@@ -96,6 +96,15 @@ class Setting:
         return self.config.get("max_ctas", 0)
 
     @property
+    def variables(self) -> dict[str, str]:
+        """All of it as variables of an environment; NCCL has one for the least and most CTAs."""
+        bounds = {}
+        for name in ("min_ctas", "max_ctas"):
+            if name in self.config:
+                bounds[f"NCCL_{name.upper()}"] = str(self.config[name])
+        return {**self.env, **bounds}
+
+    @property
     def per_communicator(self) -> bool:
         """Whether process groups of one job can have it and lack it."""
         return PER_COMMUNICATOR.issuperset([*self.env, *self.without])
@@ -150,6 +159,21 @@ class Comparison:
             and self.interval[0] > 1 - 1 / self._least_ratio
             and not self.wrong
         )
+
+    @property
+    def visible(self) -> float:
+        """The least gain that these rounds would have shown; 1 with too few of them."""
+        low, high = self.interval
+        if math.isinf(low):
+            return 1.0
+        # of logarithms of times, as gains end at 100 %
+        half = (math.log(1 - low) - math.log(1 - high)) / 2
+        return max(WORTH, 1 - math.exp(-half) / self._least_ratio)
+
+    @property
+    def seems_slower(self) -> bool:
+        """Whether it took longer by more than the default differs from itself, if by chance."""
+        return self.gain < -max(WORTH, self._least_ratio - 1)
 
     @property
     def worse(self) -> bool:
@@ -243,6 +267,12 @@ class Advantage:
         return any(one.worse for one in self.beside)
 
     @property
+    def lasts(self) -> bool:
+        """Whether nothing speaks against it under computation, as far as that was measured."""
+        gains = any(one.better for one in self.beside)
+        return not self.lost and (gains or not self.beside)
+
+    @property
     def under_computation(self) -> str:
         """What is left of the gain under computation, in one sentence.
 
@@ -312,6 +342,14 @@ class Sweep:
     """Settings that are the default under another name: a difference of theirs is noise."""
     same: Mapping[str, str] = field(default_factory=dict)
     """Those settings, and why they can differ in nothing."""
+    plain: tuple[Comparison, ...] = ()
+    """The default against itself in the rounds that decide: what they would have shown."""
+    folder: str = ""
+    """Where the case keeps it, with the files that carry its answer; empty where it does not."""
+    partial: bool = False
+    """Whether its budget ended before all of it was measured."""
+    unfinished: str = ""
+    """Why it is incomplete, and what was not measured; empty where it came to its end."""
 
     @property
     def tried(self) -> int:
@@ -330,8 +368,12 @@ class Sweep:
             # only what is better enters, so a size where nothing is parts two ranges
             if one.better and (known is None or one.gain > known.gain):
                 best[one.op, one.bytes] = one
+        return self._ranges(best)
+
+    def _ranges(self, better: Mapping[tuple[str, int], Comparison]) -> list[Advantage]:
+        """Sizes beside each other, on which the same setting is better, as one range."""
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
-        rows = [(place, best.get(place)) for place in every]
+        rows = [(place, better.get(place)) for place in every]
         runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
         advantages = []
         for (_, name), group in runs:
@@ -403,17 +445,58 @@ class Sweep:
         # what gains anywhere is the user's to weigh, and is left standing with both numbers
         return tuple(name for name in self.cleared if name in costs - gains)
 
+    def time_saved(self, setting: Setting) -> float:
+        """Share of the time of the job's calls that a setting saves, by what is beyond chance.
+
+        Without the calls of a job one call of each size that was measured counts.
+        """
+        before = saved = 0.0
+        for one in self.comparisons:
+            if one.setting != setting:
+                continue
+            time = statistics.median(one.default_us) * self._calls_like(one)
+            before += time
+            if one.better or one.worse:
+                saved += time * one.gain
+        if before:
+            return saved / before
+        return 0.0
+
+    def _calls_like(self, one: Comparison) -> float:
+        """How many calls of the job count as this size; 1 where they are not known."""
+        if not self.calls:
+            return 1.0
+        sizes = {each.bytes for each in self.comparisons if each.op == one.op}
+        counted = 0
+        for op, size, count in self.calls:
+            if op == one.op and one.bytes == min(sizes, key=lambda at: _size_distance(at, size)):
+                counted += count
+        return float(counted)
+
     @property
     def best(self) -> Advantage | None:
         """The advantage that is worth most.
 
-        One that holds under computation, saves the job most, or gains most.
+        One that can be set for all sizes and holds under computation, then what saves most time.
         """
-        found = self.advantages
-        if not found:
-            return None
+        # what is best on no size may be the only one that can be set for all of them
+        by_setting: dict[str, dict[tuple[str, int], Comparison]] = {}
+        for one in self.comparisons:
+            if one.better:
+                by_setting.setdefault(str(one.setting), {})[one.op, one.bytes] = one
+        found: list[Advantage] = []
+        for better in by_setting.values():
+            found += self._ranges(better)
         # what loses under computation comes last, however much it gains alone
-        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
+        return max(
+            found,
+            key=self._worth,
+            default=None,
+        )
+
+    def _worth(self, one: Advantage) -> tuple[bool, bool, bool, float, float]:
+        settable = is_harmless(self, one.setting)
+        return (not one.lost, settable, one.lasts, self.time_saved(one.setting), one.gain)
 
     @property
     def headline(self) -> str:
@@ -421,10 +504,14 @@ class Sweep:
         if self.ranks == 1:
             return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
+        what = "Nothing here beats"
+        if self.unfinished or self.partial:
+            what = "Nothing that was measured beats"
         nothing = (
-            f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond"
-            " chance."
+            f"{what} the default: {tried}, none is over {percent(WORTH)} faster beyond chance."
         )
+        if not self.tried:
+            nothing = "Nothing was measured, so nothing is known to be better than the default."
         costly = self._costly
         # a gain first, then what costs; that nothing could be compared before that nothing is
         # better
@@ -696,44 +783,114 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     plugin and the options of a process group carry the others.
     """
     # what loses beside computation loses in a job, so no file carries it
-    rows = [row for row in sweep.advantages if not row.lost]
-    groups = [row for row in rows if row.setting.config]
-    env = _harmless_variables(sweep)
-    gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
-    # --export without ALL would take the rest of the environment away from the job
-    exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
+    rows = []
+    for row in sweep.advantages:
+        if not row.lost:
+            rows.append(row)
+    env = _variables_to_set(sweep)
+    gone = ""
+    if sweep.harmful:
+        gone = f"unset {' '.join(sweep.harmful)}\n"
     again = _options_measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
-    undone = ""
-    if sweep.harmful:
-        undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
-    options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
+    alone = _measured_alone(sweep, bool(env))
+    options = " ".join(_group_arguments(rows))
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
+    submitted = f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch"
+    sourced = f". ./nccl.env && {inherited}"
+    if alone:
+        sourced = submitted = f"ncclkit tune {alone} {again}"
     made = {
-        # where what costs is gone already nothing shows what it costs
-        # the file undoes first and sets then, as one variable may be in both
         "nccl.env": ConfigFile(
-            gone + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()),
-            undone or f". ./nccl.env && {inherited}",
+            gone + _exports(env),
+            sourced,
         ),
         "nccl.conf": ConfigFile(
             # NCCL_CONF_FILE is read by NCCL alone; other variables in it do nothing
-            "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
+            _lines_of_nccl_conf(env),
             f"NCCL_CONF_FILE=$PWD/nccl.conf {inherited}",
         ),
         "sbatch.txt": ConfigFile(
-            (f"#SBATCH --export={exported}\n" if env else "") + gone,
-            undone or f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch",
+            _sbatch_export(env) + gone,
+            submitted,
         ),
         "process_group.py": ConfigFile(
-            "".join(map(_options_code, groups)), f"ncclkit tune {options} {again}"
+            _groups_code(rows),
+            f"ncclkit tune {options} {again}",
         ),
         "tuner.csv": ConfigFile(
-            "".join(f"{line}\n" for row in rows if (line := _tuner_line(sweep, row))),
+            _tuner_lines(sweep, rows),
             f"ncclkit tune {plugin} {again}",
         ),
     }
     return {name: file for name, file in made.items() if file.text}
+
+
+def _measured_alone(sweep: Sweep, is_set: bool) -> str:
+    """What names the change in a command, where a file in force could not be measured by it.
+
+    Where what costs is gone already nothing shows what it costs; and as variables both bounds of
+    the channels would be taken for settings of their own.
+    """
+    if sweep.harmful:
+        return _as_argument(Setting(without=sweep.harmful))
+    best = sweep.best
+    if is_set and best is not None and best.setting.config:
+        return _as_argument(best.setting)
+    return ""
+
+
+def _group_arguments(rows: Iterable[Advantage]) -> list[str]:
+    """The settings of process groups as arguments, each once."""
+    arguments: list[str] = []
+    for row in rows:
+        argument = _as_argument(row.setting)
+        if row.setting.config and argument not in arguments:
+            arguments.append(argument)
+    return arguments
+
+
+def _exports(env: Mapping[str, str]) -> str:
+    lines = ""
+    for name, value in env.items():
+        lines += f"export {name}={shlex.quote(value)}\n"
+    return lines
+
+
+def _lines_of_nccl_conf(env: Mapping[str, str]) -> str:
+    lines = ""
+    for name, value in env.items():
+        # nothing else reads that file
+        if name.startswith("NCCL_"):
+            lines += f"{name}={value}\n"
+    return lines
+
+
+def _sbatch_export(env: Mapping[str, str]) -> str:
+    if not env:
+        return ""
+    exported = ["ALL"]
+    for name, value in env.items():
+        exported.append(f"{name}={_for_sbatch(value)}")
+    # one line: of several the last counts
+    return f"#SBATCH --export={','.join(exported)}\n"
+
+
+def _groups_code(rows: Iterable[Advantage]) -> str:
+    code = ""
+    for row in rows:
+        if row.setting.config:
+            code += _options_code(row)
+    return code
+
+
+def _tuner_lines(sweep: Sweep, rows: Iterable[Advantage]) -> str:
+    lines = ""
+    for row in rows:
+        line = _tuner_line(sweep, row)
+        if line:
+            lines += f"{line}\n"
+    return lines
 
 
 def _for_sbatch(value: str) -> str:
@@ -750,16 +907,19 @@ def _options_measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
 
     Where something was gained, or taken away as it costs.
     """
-    costs = [
-        one
-        for one in sweep.comparisons
-        if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)
-    ]
-    comparisons = list(costs)
+    comparisons: list[Comparison] = []
+    for one in sweep.comparisons:
+        if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful):
+            comparisons.append(one)
     for row in rows:
         comparisons += row.comparisons
-    ops = ",".join(dict.fromkeys(one.op for one in comparisons))
-    return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in comparisons})))}"
+    best = sweep.best
+    if best is not None:
+        # on no size the best one, perhaps
+        comparisons += best.comparisons
+    ops = dict.fromkeys(one.op for one in comparisons)
+    sizes = sorted({one.bytes for one in comparisons})
+    return f"--op {','.join(ops)} --sizes {','.join(map(str, sizes))}"
 
 
 def applied(sweep: Sweep) -> Setting | None:
@@ -767,48 +927,49 @@ def applied(sweep: Sweep) -> Setting | None:
 
     None where that is nothing.
     """
-    env = {
-        name: value
-        for name, value in _harmless_variables(sweep).items()
-        if name not in sweep.cleared
-    }
-    # variables before groups: they need no change of the program
-    if env or sweep.harmful:
-        return Setting(env, without=sweep.harmful)
-    groups = [row for row in sweep.advantages if not row.lost and _is_harmless(sweep, row.setting)]
-    if groups:
-        return max(groups, key=lambda row: row.gain).setting
+    best = sweep.best
+    if best is None or not _variables_to_set(sweep):
+        if sweep.harmful:
+            return Setting(without=sweep.harmful)
+        return None
+    env = {name: value for name, value in best.setting.env.items() if name not in sweep.cleared}
+    if env or best.setting.config or sweep.harmful:
+        return Setting(env, best.setting.config, without=sweep.harmful)
     return None
 
 
-def _harmless_variables(sweep: Sweep) -> dict[str, str]:
-    """The variables that no measured size suffers from, those of the largest gain last."""
-    rows = [
-        row
-        for row in sweep.advantages
-        if row.setting.env and not row.lost and _is_harmless(sweep, row.setting)
-    ]
-    together: dict[str, str] = {}
-    # of two settings of one variable the larger gain must stay, so it is merged last
-    for row in sorted(rows, key=lambda row: row.gain):
-        together |= row.setting.env
-    return together
+def _variables_to_set(sweep: Sweep) -> dict[str, str]:
+    """The variables of the one setting that is recommended, where no measured size suffers.
+
+    Settings that gain each alone were never measured together.
+    """
+    best = sweep.best
+    if best is None or best.lost or not is_harmless(sweep, best.setting):
+        return {}
+    return best.setting.variables
 
 
 def _as_argument(setting: Setting) -> str:
     """A setting as an argument in a shell, from which `setting` reads it."""
-    channels = []
+    parts = []
+    for name, value in setting.env.items():
+        parts.append(f"{name}={value}")
     if "max_ctas" in setting.config:
-        channels = [f"channels={setting.config['max_ctas']}"]
-    gone = [f"{name}=" for name in setting.without]
-    named = [f"{name}={value}" for name, value in setting.env.items()]
-    return shlex.quote(",".join([*named, *channels, *gone]))
+        parts.append(f"channels={setting.config['max_ctas']}")
+    for name in setting.without:
+        parts.append(f"{name}=")
+    return shlex.quote(",".join(parts))
 
 
-def _is_harmless(sweep: Sweep, setting: Setting) -> bool:
-    """Whether no size that was measured takes longer with it."""
-    # by all rounds, also those that chose: a size that loses there was never measured again
-    return all(one.gain > -WORTH for one in sweep.seen if one.setting == setting)
+def is_harmless(sweep: Sweep, setting: Setting) -> bool:
+    """Whether no size that was measured takes longer with it, nor seems to."""
+    for one in (*sweep.seen, *sweep.comparisons):
+        if one.setting == setting and (one.seems_slower or one.worse):
+            return False
+    for one in sweep.beside:
+        if one.setting == setting and one.worse:
+            return False
+    return True
 
 
 def _options_code(row: Advantage) -> str:

@@ -15,10 +15,10 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,17 @@ from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
 from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge_curve
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
+from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError, to_json
+from ncclkit.core.protection import (
+    MULTICAST,
+    enables_multicast,
+    left_in_words,
+    multicast_is_off,
+    protecting,
+    protects,
+)
 from ncclkit.core.runs import Plan
+from ncclkit.core.storage import write
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import (
@@ -38,6 +47,7 @@ from ncclkit.core.tuning import (
     Comparison,
     Setting,
     Sweep,
+    config_files,
     equal_to_default,
     noise_of,
     spread,
@@ -50,6 +60,9 @@ from ncclkit.live import probe
 from ncclkit.live.launch import launchers
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.options import ProbeOptions
+from ncclkit.live.sweep_plan import CHOOSING as CHOOSING
+from ncclkit.live.sweep_plan import JOBS as JOBS
+from ncclkit.live.sweep_plan import SweepPlan, pace_in_words
 
 MIB = 1 << 20
 TINY = 4096
@@ -208,13 +221,24 @@ CONTROLS = (0, -2, -3)
 where a group stands among others can cost 2 % of a small call."""
 ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
-CHOOSING, JOBS = 2, 8
-"""The same for jobs of each setting that a process keeps for its life."""
 DEFAULTS = ProbeOptions(op="all")
 """Every collective; where the messages of a job are known, those that it sends."""
-BUDGET, SHARED = 600.0, 0.5
-"""Seconds that a sweep of this hardware's candidates takes at most, and the part of them for
-settings that share a job where others need jobs of their own."""
+GRACE = 6.0
+"""Seconds after its budget in which a job may end by itself."""
+ANSWER = 2.0
+"""Seconds of a budget that are kept for ending the last job, and for the answer."""
+SLOW_START, MOST_KEPT = 0.3, 0.3
+"""What is kept more, as a part of what was spent before the first job, and the largest part of the
+budget that is kept."""
+TIME_UP = ("Time was up", "No time was left", "There was no time")
+"""How a sentence begins that says what a budget did not suffice for."""
+NAMED = 6
+"""Settings that a sentence names."""
+CONNECT = 10.0
+"""Least seconds in which the ranks of a setting have to connect; a third of the budget where that
+is more."""
+MOST_STRUCK = 4
+"""Settings that may end the job they share before it is given up."""
 SIZES = {
     "nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
     "gloo": (8, 4096, 65536, MIB, 4 * MIB),
@@ -235,8 +259,13 @@ NO_SETTING = re.compile(
     r"|TORCH_NCCL_(?:TRACE|DUMP|DEBUG|DESYNC|HEARTBEAT)\w*"
 )
 """Variables that say how much is written, or who meets whom."""
+ENFORCED = re.compile(r"\[enforce fail at [^\]]*\] (?:[^.]*\. )?")
+"""Where a line of gloo's source lay on the machine that built it, and its condition."""
 CHOOSES = re.compile(r"NCCL_(?:ALGO|PROTO|TUNER\w*|\w*NCHANNELS|\w*CTAS)")
 """Variables that choose in NCCL's place."""
+
+
+OnSweep = Callable[[Sweep], None]
 
 
 async def sweep(
@@ -247,7 +276,8 @@ async def sweep(
     inherited: bool = False,
     on_record: OnRecord = lambda record: None,
     job: str = "",
-    budget: float = BUDGET,
+    budget: float = 0.0,
+    on_sweep: OnSweep = lambda found: None,
 ) -> Sweep:
     """Compare settings with the default.
 
@@ -256,12 +286,13 @@ async def sweep(
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this
     environment sets, or those of them that `settings` name, with its absence; job: a case folder, a
     log, dumps or a model (see `calls_of`), whose messages are measured, and whose variables are
-    those that are inherited; budget: seconds, about: what they do not suffice for is left out, and
-    said.
+    those that are inherited; budget: seconds at most (0: those of `BUDGETS`): what they do not
+    suffice for is left out, and said; on_sweep: gets what is known, whenever that is more, and also
+    when the sweep is cancelled.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in
     turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
-    for a job that fails.
+    for a job that fails before anything was measured.
     """
     began = time.monotonic()
     if not job or job.endswith(MODEL):
@@ -269,35 +300,214 @@ async def sweep(
     else:
         logs = _read(job)
     here = not (logs.events or logs.facts)
-    calls = calls_of(job, logs) if job else {}
+    calls: Calls = {}
+    if job:
+        calls = calls_of(job, logs)
     if (inherited and here) or not (settings or inherited or case.facts):
         # what the hardware has, and what nccl.conf sets now
         await probe.inspect_hosts(case, options.python)
     made = Measured()
-    every = bool(settings) or inherited
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
+    wanted, own, cleared = _asked_settings(case, logs, plan, settings, inherited, made)
+    env = {**plan.env}
+    if cleared:
+        env |= _without_file(case, cleared)
+    base = replace(plan, unset=tuple(cleared), env=env)
+    await _learn_defaults(case, base, wanted, made)
+    whole = WholeSweep(
+        case,
+        base,
+        made,
+        wanted,
+        calls,
+        on_record,
+        on_sweep,
+        began,
+    )
+    return await whole.measure(bool(settings) or inherited, budget, own)
+
+
+def _asked_settings(
+    case: Case,
+    logs: Case,
+    plan: Plan,
+    settings: Sequence[Setting],
+    inherited: bool,
+    made: Measured,
+) -> tuple[list[Setting], Choices, dict[str, str]]:
+    """The settings of a sweep, what NCCL takes by itself, and the variables that are taken away."""
+    present = _present_variables(case, logs)
+    made.note(left_in_words(_left_alone(present, settings, inherited)))
     cleared = {}
     if inherited:
         cleared = _inherited(case, logs, settings, made.notes)
-    wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
-    wanted, own = (wanted, {}) if wanted else _different(case, plan)
+    wanted = list(settings)
+    if cleared:
+        wanted = [Setting({name: value}) for name, value in cleared.items()]
+    wanted = _without_multicast(wanted, {**present, **_present_variables(case, Case())})
+    own: Choices = {}
+    if not wanted:
+        wanted, own = _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
-    env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
-    base = replace(plan, unset=tuple(cleared), env=env)
-    await _learn_defaults(case, base, wanted, made)
-    together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
-    alone = {n: one for n, one in enumerate(wanted, 1) if n not in together}
-    made.own_jobs.update(alone)
-    jobs = SweepJobs(case, base, made, on_record)
-    if together:
-        await jobs.together(together, every, budget * (SHARED if alone else 1.0), own)
-    if every:
-        await jobs.decide(alone, began + budget)
-    elif alone:
-        wanted += await jobs.choose(alone, len(wanted) + 1, began + budget)
-    return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
+    return wanted, own, cleared
+
+
+class WholeSweep:
+    """One sweep from its plan to its answer, which is kept whatever ends it."""
+
+    def __init__(
+        self,
+        case: Case,
+        base: Plan,
+        made: Measured,
+        wanted: list[Setting],
+        calls: Calls,
+        on_record: OnRecord,
+        on_sweep: OnSweep,
+        began: float,
+    ) -> None:
+        """wanted: the settings; base: each job before its setting; began: monotonic."""
+        self.case = case
+        self.base = base
+        self.made = made
+        self.wanted = wanted
+        self.calls = calls
+        self.on_record = on_record
+        self.on_sweep = on_sweep
+        self.began = began
+        self.combined: list[Setting] = []
+        """Combinations of settings that need jobs of their own."""
+        self.pairs = len(base.ops) * len(base.sizes)
+        self.shares = False
+        """Whether settings share a job, which measures pair after pair."""
+
+    async def measure(self, every: bool, budget: float, own: Choices) -> Sweep:
+        """Run the jobs; what was measured is kept when they fail, and when they are cancelled.
+
+        every: decide on each setting; budget: seconds, 0 for what is usual.
+        """
+        try:
+            await self._run_jobs(every, budget, own)
+        except NcclkitError as error:
+            if not self.made.times:
+                raise
+            return self._finish(str(error).rstrip("."))
+        except BaseException:
+            # cancelled, or ended by a signal
+            self._finish("it was interrupted")
+            raise
+        return self._finish("")
+
+    async def _run_jobs(self, every: bool, budget: float, own: Choices) -> None:
+        together: dict[int, Setting] = {}
+        alone: dict[int, Setting] = {}
+        for number, one in enumerate(self.wanted, 1):
+            if one.per_communicator:
+                together[number] = one
+            else:
+                alone[number] = one
+        self.made.own_jobs.update(alone)
+        self.shares = bool(together)
+        backend = self.base.backend
+        planned = SweepPlan(
+            backend,
+            shared=len(together),
+            own=len(alone),
+            pairs=self.pairs,
+            every=every,
+            asked=budget,
+        )
+        self.on_record({"kind": "sweep.say", "say": planned.words})
+        # a busy host that was slow to read the facts is slow to end a job, too
+        spent = time.monotonic() - self.began
+        kept = min(ANSWER + SLOW_START * spent, planned.budget * MOST_KEPT)
+        ends = self.began + planned.budget - kept
+        jobs = SweepJobs(
+            self.case,
+            self.base,
+            self.made,
+            self.on_record,
+            ends,
+            self._tell,
+        )
+        if together:
+            await jobs.together(together, every, planned.budget * planned.shared_part, own)
+        left = ends - time.monotonic()
+        if alone and not planned.fits_own_jobs(left):
+            self.made.notes.append(_no_time_for(alone.values(), planned))
+        elif alone and every:
+            await jobs.decide(alone, ends)
+        elif alone:
+            await jobs.choose(alone, len(self.wanted) + 1, ends, self.combined)
+
+    def _tell(self) -> None:
+        """Show what is known by now."""
+        if self.made.times:
+            self.on_sweep(self._known())
+
+    def _known(self) -> Sweep:
+        settings = [*self.wanted, *self.combined]
+        seconds = time.monotonic() - self.began
+        return self.made.sweep(self.base, settings, seconds, self.base.unset, self.calls)
+
+    def _finish(self, reason: str) -> Sweep:
+        """Keep what is known in the case, and show it; reason: why it is incomplete."""
+        found = self._known()
+        if reason:
+            found = replace(found, unfinished=self._unfinished(reason))
+        if self.made.times:
+            found = _keep_sweep(self.case, found)
+            self.on_sweep(found)
+        return found
+
+    def _unfinished(self, reason: str) -> str:
+        """``Incomplete: it was interrupted. Not measured: 12 of 35 pairs …``."""
+        missing = []
+        left = self.pairs - len(self.made.pairs)
+        if left and self.shares:
+            missing.append(f"{left} of {plural(self.pairs, 'pair')} of collective and size")
+        known = set()
+        for times in self.made.times.values():
+            known |= {number for number, _, _ in times}
+        known |= self.made.refused.keys() | self.made.same.keys()
+        untried = []
+        for number, one in enumerate(self.wanted, 1):
+            if number not in known:
+                untried.append(str(one))
+        if untried:
+            missing.append(f"{plural(len(untried), 'setting')} ({', '.join(untried[:NAMED])})")
+        if not missing:
+            missing.append("the last rounds")
+        return f"Incomplete: {reason}. Not measured: {', and '.join(missing)}."
+
+
+def _no_time_for(settings: Iterable[Setting], planned: SweepPlan) -> str:
+    """Which settings no time was left for, and how much would suffice."""
+    named = [str(one) for one in settings]
+    shown = ", ".join(named[:NAMED])
+    if len(named) > NAMED:
+        shown = f"{shown}, …"
+    # whole minutes
+    more = 60 * math.ceil((planned.seconds + 1) / 60)
+    return (
+        f"No time was left for {plural(len(named), 'setting')} that a process keeps for its life"
+        f" ({shown}); --budget {more} may suffice."
+    )
+
+
+def _keep_sweep(case: Case, found: Sweep) -> Sweep:
+    """Write a sweep, and the files that carry its answer, to a folder of the case."""
+    if case.path is None:
+        return found
+    folder = case.new_folder("sweeps", "tune")
+    found = replace(found, folder=str(folder))
+    with probe.writing(folder):
+        write(folder / "sweep.json", to_json(found) + "\n")
+        for name, file in config_files(found).items():
+            write(folder / name, file.text)
+    return found
 
 
 async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
@@ -350,13 +560,13 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
 
     What NVLink allows, a switch that adds may exceed.
     """
-    known = {
-        op: expect(
-            op, base.backend, base.ranks, case.facts, launchers.hosts_of_plan(base), base.sharing
-        )
-        for op in base.ops
-    }
-    return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
+    hosts = launchers.hosts_of_plan(base)
+    bounds = {}
+    for op in base.ops:
+        bound = expect(op, base.backend, base.ranks, case.facts, hosts, base.sharing)
+        if bound.limit in ("pcie", "network"):
+            bounds[op] = bound
+    return bounds
 
 
 async def _gloo_interface(case: Case, base: Plan) -> str:
@@ -378,19 +588,13 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
     """Variables by which NCCL reads no file of its user's, and has what else stands there."""
-    facts = [
-        fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)
-    ]
-    configured = {
-        fact.name.removeprefix("env."): str(fact.value)
-        for fact in facts
-        if fact.source != "environment"
-    }
-    kept = {
-        name: value
-        for name, value in configured.items()
-        if name not in cleared and name not in os.environ
-    }
+    kept = {}
+    for fact in case.facts_of("env."):
+        name = fact.name.removeprefix("env.")
+        if not isinstance(fact.value, str) or fact.source == "environment":
+            continue
+        if name not in cleared and name not in os.environ:
+            kept[name] = fact.value
     return {**kept, "NCCL_CONF_FILE": os.devnull}
 
 
@@ -398,11 +602,11 @@ def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
     """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
     own = own_choices(case, plan)
     every = len(plan.ops) * len(plan.sizes)
-    different = [
-        one
-        for one in candidates(case.facts, plan)
-        if len(same_as_own(one, own, plan.ops, plan.sizes)) < every
-    ]
+    different = []
+    for one in candidates(case.facts, plan):
+        same = same_as_own(one, own, plan.ops, plan.sizes)
+        if len(same) < every:
+            different.append(one)
     return different, own
 
 
@@ -452,7 +656,12 @@ def _inherited(
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
     named = set(_variables_of(settings))
-    found = {name: value for name, value in every.items() if not named or name in named}
+    found = {}
+    for name, value in every.items():
+        if name in named and name == MULTICAST and protects(name, value):
+            raise NcclkitError(NO_MULTICAST)
+        if name in named or not (named or protects(name, value)):
+            found[name] = value
     fixed = [
         name
         for name in found
@@ -468,16 +677,69 @@ def _inherited(
         what = "No variable of NCCL or gloo"
         if named:
             what = "None of these variables"
+        left = left_in_words(protecting(every))
+        if left and not named:
+            raise NcclkitError(f"{left} No other variable is set there that could cost anything.")
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
     if fixed and notes is not None:
         notes.append(sentence)
     return {name: value for name, value in found.items() if name not in fixed}
 
 
+NO_MULTICAST = (
+    f"NVLink multicast is switched off here ({MULTICAST}=0), and no test switches it on: where its"
+    " set-up hangs, the host hangs. Leave this setting out."
+)
+
+
+def _present_variables(case: Case, logs: Case) -> dict[str, str]:
+    """The variables of NCCL and gloo that the job of these logs has; without logs, those here."""
+    facts = case
+    values: dict[str, str] = {}
+    if logs.events or logs.facts:
+        facts = logs
+        for event in logs.of("nccl.env"):
+            values[str(event.data.name)] = str(event.data.value)
+    for fact in facts.facts_of("env."):
+        # what was set when the facts were read need not be now
+        if isinstance(fact.value, str) and (facts is logs or fact.source != "environment"):
+            values[fact.name.removeprefix("env.")] = fact.value
+    if facts is case:
+        values |= os.environ
+    return inherited_variables(values)
+
+
+def _left_alone(
+    present: Mapping[str, str], settings: Iterable[Setting], inherited: bool
+) -> dict[str, str]:
+    """What protects something here and is not named: a sweep of named settings touches no other."""
+    named = {name for one in settings for name in (*one.env, *one.without)}
+    if named and not inherited:
+        return {}
+    left = {}
+    for name, value in protecting(present).items():
+        if name not in named:
+            left[name] = value
+    return left
+
+
+def _without_multicast(wanted: list[Setting], present: Mapping[str, str]) -> list[Setting]:
+    """Raises NcclkitError for a setting that would use multicast where that is switched off."""
+    if not multicast_is_off(present):
+        return wanted
+    for one in wanted:
+        if enables_multicast(one.env, one.without):
+            raise NcclkitError(NO_MULTICAST)
+    return wanted
+
+
 def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of NCCL and gloo in an environment that may change how fast it is."""
-    found = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
-    return {name: value for name, value in sorted(found.items()) if not NO_SETTING.fullmatch(name)}
+    found = {}
+    for name, value in sorted(environ.items()):
+        if INHERITED.fullmatch(name) and not NO_SETTING.fullmatch(name):
+            found[name] = value
+    return found
 
 
 def _variables_of(settings: Iterable[Setting]) -> list[str]:
@@ -491,11 +753,14 @@ def _variables_of(settings: Iterable[Setting]) -> list[str]:
 def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
-    # torch has variables of its own for both: TORCH_NCCL_…, TORCH_GLOO_…
-    names = [
-        name for name in _variables_of(settings) if name.removeprefix("TORCH_").startswith(other)
-    ]
-    if names or (backend == "gloo" and any(one.config for one in settings)):
+    names = []
+    groups = False
+    for one in settings:
+        groups = groups or bool(one.config)
+        for name in (*one.env, *one.without):
+            if name.removeprefix("TORCH_").startswith(other):
+                names.append(name)
+    if names or (backend == "gloo" and groups):
         what = "A number of channels"
         if names:
             what = names[0]
@@ -531,8 +796,8 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     ]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
     made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
-    # over NVLink the level changes nothing
-    if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
+    several = (known.get("gpu.count") or plan.ranks) > 1
+    if several and not _joined(known) and not _says_of_p2p(known):
         made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
     return made + _of_network(known, plan)
 
@@ -544,13 +809,13 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
     hosts = launchers.hosts_of_plan(plan)
-    alike = [
-        m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
-    ]
-    # a run in which a variable chose says nothing of NCCL's own choice
-    runs = {
-        m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))
-    }
+    runs = set()
+    for row in case.measurements:
+        alike = (row.backend, row.ranks, row.hosts) == ("nccl", plan.ranks, hosts)
+        # else somebody chose in its place
+        free = not any(map(CHOOSES.fullmatch, {**os.environ, **row.env}))
+        if row.run and alike and free:
+            runs.add(row.run)
     chosen: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
     for event in case.of("nccl.tuning"):
         if runs.intersection(Path(event.path).parts) and event.data.op:
@@ -592,23 +857,20 @@ def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
 
     Gloo makes two threads and a connection for each name.
     """
-    rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
-    # loopback reaches no other host
-    kinds = (
-        ("physical", "loopback", "virtual")
-        if launchers.node_count() < 2
-        else ("physical", "virtual")
-    )
-    up = [row for row in rows if row.get("state") == "up"]
-    names = [
-        str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")
-    ] or ["lo"]
+    kinds = ["physical", "virtual"]
+    if launchers.node_count() < 2:
+        kinds = ["physical", "loopback", "virtual"]
+    names = []
+    for row in known.get("net.interfaces") or ():
+        if not isinstance(row, Mapping) or row.get("state") != "up":
+            continue
+        if row.get("kind") in kinds and row.get("addresses"):
+            names.append(str(row["name"]))
+    names = names[:MOST_INTERFACES] or ["lo"]
     threads = "a data loader may want these cores"
-    once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names[:MOST_INTERFACES]]
-    return once + [
-        Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads)
-        for name in names[:MOST_INTERFACES]
-    ]
+    once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names]
+    twice = [Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads) for name in names]
+    return once + twice
 
 
 def _switched(known: Mapping[str, Any]) -> bool:
@@ -616,7 +878,8 @@ def _switched(known: Mapping[str, Any]) -> bool:
 
     Every GPU sees every other through as many NVLinks, and nothing forbids it.
     """
-    allowed = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
+    here = {MULTICAST: str(known.get(f"env.{MULTICAST}", ""))}
+    allowed = not (multicast_is_off(here) or multicast_is_off(os.environ))
     model = str(known.get("gpu.0.model", ""))
     return (
         allowed
@@ -625,20 +888,25 @@ def _switched(known: Mapping[str, Any]) -> bool:
     )
 
 
+def _says_of_p2p(known: Mapping[str, Any]) -> bool:
+    """Whether somebody has set how GPUs copy directly, or that they may not."""
+    names = [*os.environ, *(name.removeprefix("env.") for name in known)]
+    return any(name.startswith("NCCL_P2P_") for name in names)
+
+
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    if not isinstance(matrix, Mapping):
-        return False
-    links = {}
-    for name, row in matrix.items():
-        # the matrix has rows of network cards, too
-        if name.startswith("GPU") and isinstance(row, Mapping):
-            links[name] = row
-    for one, other in permutations(links, 2):
-        if not str(links[one].get(other, "")).startswith("NV"):
-            return False
-    return len(links) > 1
+    gpus: dict[str, Mapping[str, Any]] = {}
+    if isinstance(matrix, Mapping):
+        for name, row in matrix.items():
+            if name.startswith("GPU") and isinstance(row, Mapping):
+                gpus[name] = row
+    for name, row in gpus.items():
+        for other in gpus:
+            if other != name and not str(row.get(other, "")).startswith("NV"):
+                return False
+    return len(gpus) > 1
 
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
@@ -687,6 +955,10 @@ class Measured:
     """Setting → why DDP could make no step with it."""
     notes: list[str] = field(default_factory=list)
     """Sentences on what was left out, and why."""
+    pairs: set[tuple[str, int]] = field(default_factory=set)
+    """Collectives and sizes that were measured to the end."""
+    trying: list[int] = field(default_factory=list)
+    """The setting that is used for the first time now; empty where none is."""
 
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
         """Keep a record of a job with these settings.
@@ -698,13 +970,16 @@ class Measured:
                 problems = self.refused
             else:
                 problems = self.no_step
-            problems.setdefault(numbers[record["setting"]], str(record["problem"]))
+            problem = ENFORCED.sub("", str(record["problem"]))
+            problems.setdefault(numbers[record["setting"]], problem)
         elif record["kind"] == "sweep.left":
-            left, of = record["left"], record["of"]
-            self.notes.append(
-                f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
-                " more."
-            )
+            self.note_left(int(record["left"]), int(record["of"]))
+        elif record["kind"] == "sweep.pair" and len(numbers) > 1:
+            self.pairs.add((str(record["op"]), int(record["bytes"])))
+        elif record["kind"] == "sweep.trying":
+            self.trying.clear()
+            if record["setting"] is not None:
+                self.trying.append(numbers[record["setting"]])
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
@@ -713,6 +988,23 @@ class Measured:
             else:
                 times = [statistics.median(record["times_us"])]
             self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence on what was left out; an empty one says nothing."""
+        if sentence:
+            self.notes.append(sentence)
+
+    def note_left(self, left: int, of: int) -> None:
+        """Say once that time was up."""
+        said = f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
+        if left and not any(note.startswith("Time was up") for note in self.notes):
+            self.notes.append(f"{said} more.")
+
+    def forget_unfinished(self) -> None:
+        """Drop what is known of pairs whose job ended in the middle."""
+        for times in self.times.values():
+            for key in [key for key in times if key[1:] not in self.pairs]:
+                del times[key]
 
     def sweep(
         self,
@@ -735,15 +1027,13 @@ class Measured:
         seen += tuple(one for one in decided if id(one.setting) not in known)
         beside: tuple[Comparison, ...] = ()
         for name in BESIDE:
-            beside += tuple(self.compared(name, settings))
+            beside += self.compared(name, settings)
         hosts = launchers.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
-        steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
-        notes = (
-            *self.notes,
-            *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps),
-        )
-        # before noise is taken away, which they show
+        notes = tuple(self.notes)
+        for number, why in self.no_step.items():
+            if number > 0:
+                notes += (f"{named[number]} could not be measured in a DDP step: {why}.",)
         controls = tuple(one for one in decided or seen if str(one.setting) in same)
         decided, impossible = within_links(decided, self.bounds, plan.ranks)
         notes += (impossible,) if impossible else ()
@@ -766,7 +1056,23 @@ class Measured:
             rows,
             notes,
         )
-        return replace(made, controls=controls, same=same)
+        plain = self._plain(len(decided))
+        partial = any(note.startswith(TIME_UP) for note in self.notes)
+        return replace(made, controls=controls, same=same, plain=plain, partial=partial)
+
+    def _plain(self, among: int) -> tuple[Comparison, ...]:
+        """The default against itself, in the rounds that decide."""
+        times = self.times.get("decide", {})
+        first, second, _ = CONTROLS
+        rows = []
+        for number, op, size in times:
+            other = (second, op, size)
+            if number == first and other in times:
+                laps = tuple(times[number, op, size]), tuple(times[other])
+                among = max(among, 1)
+                every = spread([times[each, op, size] for each in CONTROLS])
+                rows.append(Comparison(Setting(), op, size, *laps, among, spread=every))
+        return tuple(rows)
 
     @property
     def chose(self) -> list[str]:
@@ -779,11 +1085,10 @@ class Measured:
         The geometric mean over all sizes; infinite if refused.
         """
         times = self.times[phase]
-        ratios = [
-            laps[-1] / times[ALONE, op, size][-1]
-            for (mine, op, size), laps in times.items()
-            if mine == number
-        ]
+        ratios = []
+        for (mine, op, size), laps in times.items():
+            if mine == number:
+                ratios.append(laps[-1] / times[ALONE, op, size][-1])
         if ratios and number not in self.refused:
             return statistics.geometric_mean(ratios)
         return math.inf
@@ -807,7 +1112,12 @@ class Measured:
         """Each setting with the default of the same rounds, by collective and size."""
         times = self.times.get(phase, {})
         failed = self.own_jobs.intersection(self.refused)
-        known = [key for key in times if key[0] > 0 and key[0] not in failed]
+        known = []
+        for key in times:
+            # of a turn that was interrupted the default may be missing
+            paired = key[0] not in self.own_jobs or (ALONE, *key[1:]) in times
+            if key[0] > 0 and key[0] not in failed and paired:
+                known.append(key)
         keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
         # the interval has to hold for all of them together
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
@@ -823,12 +1133,22 @@ class Measured:
         usual = tuple(
             laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True))
         )
+        # a turn of jobs may have ended in the middle
+        rounds = min(len(usual), len(times[key]))
         beside = ""
         if phase in BESIDE:
             beside = phase
         wrong = self.wrong.get(key, 0)
         return Comparison(
-            setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside
+            setting,
+            op,
+            size,
+            usual[:rounds],
+            tuple(times[key][:rounds]),
+            among,
+            wrong,
+            spread(controls),
+            beside,
         )
 
 
@@ -865,13 +1185,17 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
     """Every other choice of the values of these settings, the fewest variables first."""
     values = _values(settings)
-    found = []
-    for chosen in product(*values.values()):
-        pairs = zip(values, chosen, strict=True)
-        # an empty value is the choice not to set the variable
-        found.append(Setting({name: value for name, value in pairs if value}))
     known = [dict(one.env) for one in (Setting(), *settings)]
-    made = [replace(one, risk=_risk(one, settings)) for one in found if one.env not in known]
+    made = []
+    for chosen in product(*values.values()):
+        env = {}
+        for name, value in zip(values, chosen, strict=True):
+            # an empty value stands for a variable that is not set
+            if value:
+                env[name] = value
+        if env not in known:
+            one = Setting(env)
+            made.append(replace(one, risk=_risk(one, settings)))
     return sorted(made, key=lambda one: len(one.env))
 
 
@@ -880,17 +1204,19 @@ def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for one in settings:
         for name, value in one.env.items():
-            taken = values.setdefault(name, [""])
-            if value not in taken:
-                taken.append(value)
+            known = values.setdefault(name, [""])
+            if value not in known:
+                known.append(value)
     return values
 
 
 def _risk(one: Setting, settings: Iterable[Setting]) -> str:
     """What the settings risk that a combination holds."""
-    return "; ".join(
-        part.risk for part in settings if part.risk and part.env.items() <= one.env.items()
-    )
+    risks = []
+    for part in settings:
+        if part.risk and part.env.items() <= one.env.items():
+            risks.append(part.risk)
+    return "; ".join(risks)
 
 
 @dataclass(frozen=True)
@@ -902,6 +1228,10 @@ class SweepJobs:
     """Of each job, before its settings."""
     made: Measured
     on_record: OnRecord
+    ends: float = math.inf
+    """When the budget is over, on the monotonic clock."""
+    changed: Callable[[], None] = lambda: None
+    """Is called whenever more is known."""
 
     async def together(
         self, settings: Mapping[int, Setting], every: bool, within: float, own: Choices
@@ -913,58 +1243,90 @@ class SweepJobs:
         within: seconds of measuring after which no further collective and size is begun; own: what
         NCCL takes by itself; a setting is not measured where it asks for the same.
         """
-        first, *others = CONTROLS
-        half = len(settings) // 2
-        numbers = list(settings)
-        order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
+        usable = dict(settings)
+        for _ in range(MOST_STRUCK + 1):
+            order = _with_controls([*usable])
+            words = self._shared_words(usable, order, every, own)
+            words += ["--after", str(len(self.made.pairs))]
+            problem = await self.job(self.base, words, order, within)
+            struck = [number for number in self.made.trying if number in usable]
+            if not problem or not struck:
+                break
+            self.made.refused[struck[0]] = f"the job ended when it was first used: {problem}"
+            self.made.forget_unfinished()
+            del usable[struck[0]]
+            if not usable:
+                return
+        if problem:
+            raise NcclkitError(f"The sweep stopped: {problem}")
+
+    def _shared_words(
+        self, settings: Mapping[int, Setting], order: Sequence[int], every: bool, own: Choices
+    ) -> list[str]:
+        """What the job that settings share is started with."""
         peak = {}
         if not every:
             peak = {n: one.channels for n, one in settings.items() if one.channels and not one.env}
-        none = Setting()
-        asked = [settings.get(n, none) for n in order]
-        specs = [
-            {
+        specs = []
+        for number in order:
+            one = settings.get(number, Setting())
+            spec = {
                 "env": {**one.env, **dict.fromkeys(one.without)},
                 "config": {**one.config},
                 "skip": same_as_own(one, own, self.base.ops, self.base.sizes),
             }
-            for one in asked
-        ]
+            specs.append(spec)
         controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
-        words = ["--settings", json.dumps(specs), "--controls", controls, "--repeats", str(ROUNDS)]
+        words = [
+            *("--settings", json.dumps(specs)),
+            *("--controls", controls),
+            *("--repeats", str(ROUNDS)),
+        ]
         if len(peak) > 2:  # bandwidth has one peak over the channels
-            words += [
-                "--one-peak",
-                ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])),
-            ]
+            places = [str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])]
+            words += ["--one-peak", ",".join(places)]
         words += ["--decide", str(DECIDING), "--under-computation"]
-        words += ["--all"] if every else ["--within", f"{within:.0f}"]
-        problem = await self.job(self.base, words, order, within)
-        if problem:
-            raise NcclkitError(f"The sweep stopped: {problem}")
+        if every:
+            words.append("--all")
+        return words
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
         """Jobs of the default and of each setting in turn, in an order that is shuffled for each
         turn.
 
-        ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
+        ends: on the monotonic clock, by which the last turn ends, about.
         """
         # a fixed seed, so that a sweep can be repeated as it was
         order = random.Random(1)
+        took = 0.0
         for turn in range(JOBS if settings else 0):
-            if turn < LEAST_ROUNDS or time.monotonic() < ends:
-                await self._turn(settings, "decide", order)
+            began = time.monotonic()
+            # a turn that would end after the budget is not begun
+            if began + took >= ends:
+                if turn < LEAST_ROUNDS:
+                    self.made.notes.append(
+                        f"Time was up after {turn} of the {LEAST_ROUNDS} turns of jobs that a"
+                        " verdict needs; --budget gives more."
+                    )
+                return
+            await self._turn(settings, "decide", order)
+            took = time.monotonic() - began
 
     async def choose(
-        self, settings: Mapping[int, Setting], first: int, ends: float
+        self,
+        settings: Mapping[int, Setting],
+        first: int,
+        ends: float,
+        more: list[Setting] | None = None,
     ) -> list[Setting]:
         """Choose among settings that a process keeps, and their combinations, while there is time.
 
         Decide on the best.
 
-        ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
+        ends: on the monotonic clock; more: gets the combinations, numbered from `first`, before
+        they are measured.  Returns them.
         """
-        # the first job shows what a job takes here
+        more = [] if more is None else more
         began = time.monotonic()
         order = random.Random(0)
         await self._turn({}, "pace", order)
@@ -973,10 +1335,12 @@ class SweepJobs:
         def jobs() -> int:
             return int((ends - time.monotonic()) / each)
 
-        more = combinations([*settings.values()])
+        more += combinations([*settings.values()])
         every = dict(settings) | dict(enumerate(more, first))
         self.made.own_jobs.update(every)
-        # kept free: a job of the default and one of the setting for each that decides
+        asked = CHOOSING * (len(every) + 1) + 2 * JOBS
+        pace = pace_in_words(each, asked, ends - time.monotonic())
+        self.on_record({"kind": "sweep.say", "say": pace})
         count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, self.made.notes)
         chosen = {number: every[number] for number in [*every][:count]}
         if search:
@@ -984,7 +1348,7 @@ class SweepJobs:
         for _ in range(CHOOSING if chosen and not search else 0):
             await self._turn(chosen, "choose", order)
         kept = self.made.promising([*every])[: max(1, jobs() // JOBS - 1)]
-        await self.decide({number: every[number] for number in kept})
+        await self.decide({number: every[number] for number in kept}, ends)
         return more
 
     async def _turn(
@@ -1016,6 +1380,7 @@ class SweepJobs:
                 raise NcclkitError(f"The sweep stopped: {problem}")
             if problem:
                 self.made.refused[number] = f"its job failed: {problem}"
+        self.changed()
 
     async def _search(
         self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int
@@ -1061,16 +1426,42 @@ class SweepJobs:
         def keep(record: dict[str, Any]) -> None:
             self.made.take(record, numbers)
             self.on_record(record)
+            if record["kind"] == "sweep.pair" and len(numbers) > 1:
+                self.changed()
 
         sizes = ",".join(map(str, plan.sizes))
-        argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
-        # one call that hangs must leave time to find out who did
-        argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
+        argv = [
+            "sweep",
+            *("--backend", plan.backend),
+            *("--ops", ",".join(plan.ops)),
+            *("--sizes", sizes),
+        ]
+        left = max(self.ends - time.monotonic(), 1.0)
+        deadline = plan.deadline + within
+        timeout = plan.deadline / 2
+        soft = min(left, within or math.inf)
+        if not math.isinf(left):
+            deadline = min(deadline, left + GRACE)
+            timeout = min(timeout, max(CONNECT, left / 3))
+        if not math.isinf(soft):
+            argv += ["--within", f"{max(soft, 0.1):.1f}", "--asked", f"{time.time():.3f}"]
+        argv += ["--timeout", f"{timeout:.0f}", *words]
         if plan.simulate_hosts > 1:
             argv += ["--simulate-hosts", str(plan.simulate_hosts)]
         run = await probe.execute(
-            self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep
+            self.case, replace(plan, argv=tuple(argv), deadline=deadline), keep
         )
         if run.reason == "done":
             return ""
+        if run.reason == "deadline" and time.monotonic() >= self.ends and self.made.times:
+            of = len(plan.ops) * len(plan.sizes)
+            self.made.note_left(of - len(self.made.pairs), of)
+            return ""
         return f"{run.summary} See {run.folder}."
+
+
+def _with_controls(numbers: Sequence[int]) -> list[int]:
+    """Settings in the order of their groups: the default stands first, in the middle, and last."""
+    first, middle, last = CONTROLS
+    half = len(numbers) // 2
+    return [first, *numbers[:half], middle, *numbers[half:], last]

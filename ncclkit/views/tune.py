@@ -18,6 +18,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
+from ncclkit.core.recommendation import answer_lines
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
@@ -37,6 +38,8 @@ FLOOR = -150.0
 stands there."""
 PANEL = 210
 """Pixels of the panel of one collective."""
+PICTURE = "No setting gains beyond chance, by message size"
+"""Title of the figure where the answer stands above it."""
 VERDICTS = {
     "better": ("circle", plots.LINES[1]),
     "worse": ("x", plots.VERMILLION),
@@ -63,10 +66,15 @@ class SweepView(Drawn):
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """The sweep itself."""
+        answer = " ".join(answer_lines(sweep))
         figure = None
         if sweep.comparisons or sweep.seen:
-            figure = gains(sweep)
-        super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
+            # the picture says the best range, where the answer above it does not say so already
+            title = sweep.headline
+            if answer.startswith(title):
+                title = PICTURE
+            figure = gains(sweep, title)
+        super().__init__(answer, figure, _tables(sweep))
 
 
 class TuneForm(Form):
@@ -77,7 +85,8 @@ class TuneForm(Form):
     settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware
     can have); sizes: of the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight
     Recorder dumps or a model, whose message sizes are measured; inherited: compare each variable
-    that is set here, or in the job's log, with its absence; budget: seconds that it takes, about;
+    that is set here, or in the job's log, with its absence; budget: seconds at most (0: 30 over
+    gloo, 120 on GPUs, and what named settings with jobs of their own take);
     options: those of `ncclkit.live.options.ProbeOptions`, where every collective is the default.
     Raises NcclkitError for what is none.
     """
@@ -92,11 +101,13 @@ class TuneForm(Form):
         sizes: str = "",
         job: str = "",
         inherited: bool = False,
-        budget: float = tune.BUDGET,
+        budget: float = 0.0,
         **options: Any,
     ) -> None:
         # every collective, unless the user names one
         self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
+        self._known: Sweep | None = None
+        self._planned = ""
         look = {"style": {"description_width": "8.5em"}}
         self.words = {
             "settings": text_field("Settings", settings, "what this hardware can have", **look),
@@ -148,12 +159,34 @@ class TuneForm(Form):
             self.observe,
             job,
             self._budget,
+            self._keep_known,
         )
+        self._known, self._planned = None, ""
         return SweepView(await tune.sweep(*asked))
 
+    def observe(self, record: dict[str, Any]) -> None:
+        """Take one record of what runs, and what is said of the plan."""
+        if record.get("kind") == "sweep.say":
+            self._planned = str(record["say"])
+        super().observe(record)
+
     def draw(self) -> None:
-        """Show which size is measured now."""
-        self._show(page_frame(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
+        """Show the plan, which size is measured now, and the table as far as it is known."""
+        parts = [el("p", _doing_in_words(self.progress)), trail(self.progress)]
+        if self._planned:
+            parts.insert(0, el("p", self._planned, cls="nk-dim"))
+        if self._known is not None:
+            parts.append(_tables(self._known))
+        self._show(page_frame(self.BUSY, *parts))
+
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Show why nothing came out, or what a cancelled sweep had measured."""
+        super().failed(why, cancelled)
+        if cancelled and self._known is not None:
+            self.finished(SweepView(self._known))
+
+    def _keep_known(self, known: Sweep) -> None:
+        self._known = known
 
     def _settings(self) -> list[Setting]:
         return [tuning.setting(words) for words in self.words["settings"].value.split()]
@@ -166,7 +199,7 @@ class TuneForm(Form):
         return sizes
 
 
-def _doing(progress: Any) -> str:
+def _doing_in_words(progress: Any) -> str:
     """``Now all_reduce of 64 KiB``; what the ranks do before the first size."""
     if progress.now is None or progress.errors:
         return str(progress.words())
@@ -193,7 +226,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
         mine.sort(key=lambda one: one.bytes)
         for index, name in enumerate(named):
             of_setting = [one for one in mine if str(one.setting) == name]
-            _line(figure, of_setting, index, place)
+            _draw_line(figure, of_setting, index, place)
         axis = plots.size_axis([one.bytes for one in mine])
         axis = axis | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
@@ -232,7 +265,7 @@ def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
-def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
+def _draw_line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
     """One setting in one panel: its gain at each size, and the interval as a bar."""
     marks = [VERDICTS["better" if one.better else "worse" if one.worse else ""] for one in rows]
     colour = plots.LINES[index % len(plots.LINES)]

@@ -200,8 +200,10 @@ def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     """A variable holds for all sizes; what is better for some and worse for others goes by size, or by group."""
     mixed = [compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", *told) for told in ((0.8, 8), (2.4, 256 * MIB))]
     files = texts(swept(*mixed, compared("channels=32", 0.9, 256 * MIB)))
-    assert "nccl.env" not in files and files["tuner.csv"].splitlines()[0] == "allreduce,8,8,ring,ll,-1,1,8"
+    assert files["tuner.csv"].splitlines()[0] == "allreduce,8,8,ring,ll,-1,1,8"
+    assert files["nccl.env"] == "export NCCL_MIN_CTAS=32\nexport NCCL_MAX_CTAS=32\n", "channels hurt nothing"
     assert "config.max_ctas = 32" in files["process_group.py"]
+    assert "nccl.env" not in texts(swept(*mixed))
     good = texts(swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, 256 * MIB)))
     assert good["nccl.env"] == "export NCCL_PROTO=LL\n" and good["nccl.conf"] == "NCCL_PROTO=LL\n"
     two = compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", 0.8, 8)
@@ -520,7 +522,8 @@ def test_a_brake_is_found_and_undone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     undone, good = Setting(without=("GLOO_SOCKET_IFNAME",)), setting("GLOO_SOCKET_IFNAME=lo")
     same = [Setting(risk=str(number)) for number in range(2)]
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone, good, *same], options, sizes=[4096]))
+    case = Case.open(tmp_path / "case")
+    found = asyncio.run(tune.sweep(case, [undone, good, *same], options, sizes=[4096], budget=300))
     for one in (undone, good):
         assert found.effect_of(one).startswith(f"{one} gains"), found.text()
     gains = [one for one in found.comparisons if one.setting in (undone, good)]
@@ -540,7 +543,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
     env = {"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"}
     options = ProbeOptions(backend="gloo", ranks=2, env=env, max_bytes=8, repeats=3)
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, inherited=True))
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, inherited=True, budget=300))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 8 B" in found.text()
     assert tuning.applied(found) == Setting(without=("GLOO_SOCKET_IFNAME",))

@@ -119,15 +119,47 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tune, "sweep", sweep)
     form = nk.form.tune(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
     found = asyncio.run(form.run())
-    _, settings, options, sizes, inherited, _, job, budget = asked[0]
+    _, settings, options, sizes, inherited, _, job, budget, _ = asked[0]
     assert [str(one) for one in settings] == ["NCCL_PROTO=LL", "1 channels"] and sizes == [8, MIB]
-    assert (inherited, job, options.backend, options.op, budget) == (True, "logs", "gloo", "all", tune.BUDGET)
+    assert (inherited, job, options.backend, options.op, budget) == (True, "logs", "gloo", "all", 0.0)
     assert found.sweep is GOOD
     assert asyncio.run(nk.form.apply(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
     form.words["settings"].value = "NCCL_PROTO"
     assert form.start.disabled and "is not NAME=VALUE" in form.notice.value
     with pytest.raises(NcclkitError):
         asyncio.run(form.run())
+
+
+def test_a_cancelled_form_keeps_the_table_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs the table stands below what is measured now; Cancel leaves it, and says what is missing."""
+    missing = "Incomplete: it was interrupted. Not measured: 3 of 4 pairs of collective and size."
+
+    async def sweep(*words: Any) -> Sweep:
+        observe, grow = words[5], words[8]
+        observe({"kind": "sweep.say", "say": "To measure on 4 pairs"})
+        grow(GOOD)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            grow(replace(GOOD, unfinished=missing))
+        return GOOD
+
+    async def cancelled(form: Any) -> None:
+        running = asyncio.ensure_future(form.run())
+        while form._known is None:
+            await asyncio.sleep(0)
+        form.draw()
+        drawn = str(form.result.value)
+        assert "To measure on 4 pairs" in drawn and "NCCL_PROTO=LL" in drawn and "Under computation" in drawn
+        form.stop()
+        with pytest.raises(NcclkitError, match="Cancelled"):
+            await running
+
+    monkeypatch.setattr(tune, "sweep", sweep)
+    form = nk.tune_form(Case(), "NCCL_PROTO=LL", backend="gloo", ranks=2)
+    asyncio.run(cancelled(form))
+    page = form.static()
+    assert missing in page and "NCCL_PROTO=LL" in page and not form.running
 
 
 def test_before_and_after_of_every_collective_are_drawn_and_stand_in_numbers() -> None:
@@ -143,7 +175,7 @@ def test_before_and_after_of_every_collective_are_drawn_and_stand_in_numbers() -
 
 def test_without_a_comparison_there_is_no_before_and_after() -> None:
     view = before_after(replace(GOOD, comparisons=(), seen=()))
-    assert "Nothing here beats the default" in view.summary and not isinstance(view, Chart)
+    assert "Nothing was measured" in view.summary and not isinstance(view, Chart)
 
 
 def facts() -> Case:

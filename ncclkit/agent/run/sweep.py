@@ -33,6 +33,12 @@ LEAST_STEP, LAYERS, ROWS = 1 << 16, 2, 32
 """Bytes of a bucket from which on a step is measured, layers of its model, and rows of a batch."""
 WIDEST = 8192
 """Rows of the largest matrix that is multiplied beside a collective."""
+LATEST = 120.0
+"""Seconds after which a job has begun at the latest; what is more is a difference of clocks."""
+
+
+class TimeUp(Exception):
+    """The time of a sweep is over; raised on all ranks at once."""
 
 
 def main(argv):
@@ -79,7 +85,13 @@ def _parse_options(argv):
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--within", type=float, default=0.0, help="seconds after which no further size is begun"
+        "--within", type=float, default=0.0, help="seconds after which no further round is begun"
+    )
+    parser.add_argument(
+        "--asked", type=float, default=0.0, help="when those seconds began, by the clock of day"
+    )
+    parser.add_argument(
+        "--after", type=int, default=0, help="pairs of collective and size that are known already"
     )
     return parser.parse_args(argv)
 
@@ -89,6 +101,7 @@ def _numbers_of_text(text):
 
 
 def _run_sweep(options, rank):
+    began = time.monotonic() - _seconds_since(options.asked)
     import torch
 
     # every other size first, of all collectives: whatever time there is, it is spread over all of
@@ -108,37 +121,62 @@ def _run_sweep(options, rank):
     job.begin(device_id=None)
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
+    clock = RoundClock(torch, job, began, options.within)
     groups = Groups(torch, job, options.settings)
-    began = time.monotonic()
     for number, (op, size) in enumerate(work):
-        if (
-            options.within
-            and number
-            and _any_late(torch, job, time.monotonic() - began > options.within)
-        ):
-            if rank == 0:
-                wire.send("sweep.left", left=len(work) - number, of=len(work))
-            break
+        if number < options.after:
+            continue
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         order = random.Random("%d %d" % (options.seed, number))
-        with collective.stream(torch, job.device):
-            _measure_operation(torch, job, options, operation, groups, order)
+        try:
+            # whatever time there is, one pair is measured
+            clock.runs = number > options.after
+            clock.raise_if_late()
+            with collective.stream(torch, job.device):
+                _measure_operation(torch, job, options, operation, groups, order, clock)
+        except TimeUp:
+            if rank == 0:
+                wire.send("sweep.left", left=len(work) - number, of=len(work))
+            break
+        if rank == 0:
+            wire.send("sweep.pair", number=number + 1, of=len(work), op=op, bytes=size)
     job.dist.barrier()
 
 
-def _any_late(torch, job, late):
-    """Whether any rank is late; the same on all of them, or they would not go on alike."""
-    flag = torch.tensor([float(late)], device=job.device)
-    job.dist.all_reduce(flag)
-    return bool(flag.item())
+def _seconds_since(asked):
+    """Seconds since a moment of the clock of day; 0 where clocks of two hosts differ."""
+    passed = time.time() - asked
+    return passed if 0 < passed < LATEST else 0.0
 
 
-def _measure_operation(torch, job, options, operation, groups, order):
+class RoundClock:
+    """Ends a sweep between two rounds, on all ranks alike, or they would not go on together."""
+
+    def __init__(self, torch, job, began, within):
+        self.torch = torch
+        self.job = job
+        self.began = began
+        self.within = within
+        self.runs = False
+        """Whether it ends anything: the first pair is measured in any case."""
+
+    def raise_if_late(self):
+        """Raises TimeUp on all ranks where it is late on any of them."""
+        if not (self.runs and self.within):
+            return
+        late = time.monotonic() - self.began > self.within
+        flag = self.torch.tensor([float(late)], device=self.job.device)
+        self.job.dist.all_reduce(flag)
+        if flag.item():
+            raise TimeUp
+
+
+def _measure_operation(torch, job, options, operation, groups, order, clock):
     """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside
     computation.
     """
-    timer = timer_of(torch, job, operation, groups, order)
+    timer = timer_of(torch, job, operation, groups, order, clock)
     rank, controls = job.rank, options.controls
     chosen = timer.rounds(
         [number for number in timer.calls if number not in options.one_peak], options.repeats
@@ -170,6 +208,7 @@ def _measure_operation(torch, job, options, operation, groups, order):
     ):
         busy = make(torch, job, operation, groups, best, order)
         if busy:
+            busy.clock = clock
             times = busy.rounds([*busy.calls], options.decide or options.repeats)
             _send_times(rank, operation, name, times, groups)
 
@@ -242,12 +281,13 @@ class Groups:
         self.torch = torch
         self.job = job
         self.wrong = {}
-        self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
-        self.usable = [
-            number
-            for number, setting in enumerate(settings)
-            if self._can_initialize(number, setting)
-        ]
+        self.groups = {}
+        self.usable = []
+        for number, setting in enumerate(settings):
+            self.announce_setting(number)
+            if self._make(number, setting):
+                self.usable.append(number)
+        self.announce_setting(None)
         """Numbers of the settings that every rank could make."""
         self.skipped = [
             {(op, size) for op, size in setting.get("skip", ())} for setting in settings
@@ -255,11 +295,24 @@ class Groups:
         """For each setting the (collective, bytes) on which it is what NCCL does anyway, so that
         nothing can differ."""
 
-    def _made(self, setting):
+    def announce_setting(self, number):
+        """Say which setting is used for the first time, so that it is known where a job dies."""
+        if self.job.rank == 0:
+            wire.send("sweep.trying", setting=number)
+
+    def _make(self, number, setting):
+        """Make a group and, by a first call, its communicator: whether every rank could."""
+        problem = ""
         with _variables(setting.get("env", {})):
-            return self.job.dist.new_group(
-                timeout=self.job.timeout, **self._options(setting.get("config", {}))
-            )
+            try:
+                self.groups[number] = self.job.dist.new_group(
+                    timeout=self.job.timeout, **self._options(setting.get("config", {}))
+                )
+            except (RuntimeError, ValueError) as error:
+                # gloo connects at once; a name that is no interface fails here
+                problem = str(error)
+        made = self.all_succeeded(number, problem)
+        return made and self._can_initialize(number, setting)
 
     def _options(self, config):
         if not config:
@@ -270,7 +323,7 @@ class Groups:
         return {"pg_options": options}
 
     def _can_initialize(self, number, setting):
-        """Make the communicator by the first call.
+        """Call once, by which NCCL makes the communicator.
 
         A setting that NCCL refuses on one rank counts as refused.
         """
@@ -325,11 +378,12 @@ class _variables:
                 os.environ[name] = value
 
 
-def timer_of(torch, job, operation, groups, order):
+def timer_of(torch, job, operation, groups, order, clock=None):
     """The `Timer` of one collective of one size, on all groups that know it."""
     small = job.device.type == "cuda" and operation.bytes <= collective.SMALL
     calls = {}
     for number in groups.usable:
+        groups.announce_setting(number)
         known = (operation.name, operation.bytes) in groups.skipped[number]
         if not known and _supports(job, operation, groups, number):
             on_group = _call_on_group(operation, groups, number)
@@ -337,12 +391,15 @@ def timer_of(torch, job, operation, groups, order):
                 calls[number] = collective.cuda_graph_of(torch, operation)
             else:
                 calls[number] = on_group
+    groups.announce_setting(None)
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
     each = collective.calls_that_fit(
         torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST
     )
-    return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
+    timer = Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
+    timer.clock = clock
+    return timer
 
 
 def _supports(job, operation, groups, number):
@@ -471,10 +528,17 @@ class Timer:
         self.repeats = repeats
         self.calls_per_replay = calls_per_replay
         self.cuda = job.device.type == "cuda"
+        self.clock = None
+        """What ends it between two rounds; None: nothing does."""
 
     def rounds(self, numbers, count):
         """{setting: seconds of a call in each round}, averaged over the ranks."""
-        marks = [self._round(numbers) for _ in range(count)]
+        marks = []
+        for number in range(count):
+            # a GPU that waits for the answer would begin each round idle, and shorter ones suffice
+            if self.clock and not (self.cuda and number):
+                self.clock.raise_if_late()
+            marks.append(self._round(numbers))
         if self.cuda:
             self.torch.cuda.synchronize()
         calls = self.repeats * self.calls_per_replay
