@@ -156,7 +156,7 @@ def test_a_cancelled_form_keeps_the_table_that_grew(monkeypatch: pytest.MonkeyPa
             await running
 
     monkeypatch.setattr(tune, "sweep", sweep)
-    form = nk.tune_form(Case(), "NCCL_PROTO=LL", backend="gloo", ranks=2)
+    form = nk.form.tune(Case(), "NCCL_PROTO=LL", backend="gloo", ranks=2)
     asyncio.run(cancelled(form))
     page = form.static()
     assert missing in page and "NCCL_PROTO=LL" in page and not form.running
