@@ -13,7 +13,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
 from ncclkit.core.bandwidth import first_judgement, recorded_bound
 from ncclkit.core.case import Case
-from ncclkit.core.text import percent, plural
+from ncclkit.core.text import percent, plural, some
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._base import View
@@ -35,6 +35,8 @@ EXAMPLE = (
 )
 PASTED = "It came by standard input, which cannot be read again: judge it alone."
 """What stands for the verdict on another job that no file holds."""
+SQUARES = 64
+"""Ranks that are drawn as squares; more would be a carpet."""
 MAX_CHARS = 400
 """Letters that are shown of the line that decides; the card below holds all of it."""
 
@@ -58,6 +60,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
+        _strip(known, diagnosis),
         _who(known),
         _first(known),
         *(
@@ -111,6 +114,37 @@ def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
     return el(
         "div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head"
     )
+
+
+def _strip(known: Summary, diagnosis: Diagnosis) -> Markup:
+    """How many causes were found, passed and not evaluated, and a square for each rank.
+
+    It is the shape by which a page is known again among others.
+    """
+    counts = (
+        ("found", len(diagnosis.findings) if known.verdict == "found" else 0),
+        ("passed", len(diagnosis.clear)),
+        ("not evaluated", len(diagnosis.unknown)),
+    )
+    numbers = [el("span", el("b", f"{count:,}"), f" {name}") for name, count in counts]
+    return el("p", *numbers, _rank_squares(known), cls="nk-strip")
+
+
+def _rank_squares(known: Summary) -> Markup:
+    """One square a rank, those at fault dark; nothing where ranks are not known or too many."""
+    count = known.job.ranks or 0
+    if not 1 < count <= SQUARES:
+        return Markup("")
+    at_fault = set()
+    if known.culprit:
+        at_fault = {place.rank for place in known.culprit.ranks}
+    squares = []
+    for rank in range(count):
+        squares.append(el("i", cls="nk-at-fault" if rank in at_fault else "nk-rank"))
+    label = plural(count, "rank")
+    if at_fault:
+        label += f", at fault: {some(sorted(at_fault))}"
+    return el("span", *squares, cls="nk-squares", role="img", aria_label=label, title=label)
 
 
 def _who(known: Summary) -> Markup:

@@ -347,10 +347,23 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
         earlier.decompose()
     frame = same[-1].find_parent(class_="out")
     if frame is not None:
+        _put_answer_first(soup, title, same[-1])
         title.insert_after(frame.extract())
         for promise in title.find_next_siblings("p"):
             if promise.get_text().startswith("What you get"):
                 promise.decompose()
+
+
+def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
+    """Make the sentence of the banner the title of the page, and the question a line above it."""
+    answer = banner.select_one(".nk-say")
+    if answer is None:
+        return
+    question = soup.new_tag("p", attrs={"class": "question"})
+    question.string = title.get_text(" ", strip=True)
+    title.insert_before(question)
+    title.string = answer.get_text(" ", strip=True).rstrip(".")
+    answer.decompose()
 
 
 def _add_contents(soup: BeautifulSoup) -> None:
