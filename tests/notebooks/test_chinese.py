@@ -162,7 +162,8 @@ def code_words(text: str) -> set[str]:
 def test_each_pair_keeps_its_code_words_and_is_well_set() -> None:
     for english, translated in chinese_texts().items():
         assert code_words(english) == code_words(translated), translated
-        assert re.search(CJK, translated) or english.casefold() == translated.casefold(), english
+        same_in_both = english.casefold() == translated.casefold() or not re.search("[a-z]", CODE_WORDS.sub("", english))
+        assert re.search(CJK, translated) or same_in_both, english
         assert re.findall(TOUCHING, translated) == [], translated
 
 

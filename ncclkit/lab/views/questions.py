@@ -222,7 +222,8 @@ class Quiz(View):
         mark = _mark(choice == question.right, self._translate)
         name: Markup | str = ""
         if named:
-            name = el("b", self._translate(choice), ": ")
+            choice_words = self._translate(choice)
+            name = el("b", self._translate("{choice}: ", choice=choice_words))
         return el("p", mark, " ", name, reason)
 
     def _fared(self) -> Markup:
