@@ -157,6 +157,7 @@ def test_in_chinese_the_guess_the_proof_and_the_quiz_have_no_english_but_the_ver
     shown += [told.value for told in quiz.explanations.values()]
     for html in shown:
         assert re.search("[\u4e00-\u9fff]", html) and english_words(html) == set()
+    assert "最初的猜测是错的。3 个问题里，" in quiz.fared.value
 
 
 def test_both_notebooks_of_a_pair_keep_the_same_answers(case: nk.Case) -> None:

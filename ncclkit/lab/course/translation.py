@@ -7,7 +7,7 @@ searches for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -38,6 +38,13 @@ class Translator:
         if fields:
             return text.format(**fields)
         return text
+
+    def join_sentences(self, sentences: Iterable[str]) -> str:
+        """Translated sentences one after the other; Chinese ones need no blank between them."""
+        between = " "
+        if self.language == "zh":
+            between = ""
+        return between.join(sentences)
 
 
 @cache

@@ -229,7 +229,8 @@ class Quiz(View):
     def _fared(self) -> Markup:
         sentences = self._answers.fared(self._translate)
         if sentences:
-            return el("p", el("b", self._translate("How you fared: ")), " ".join(sentences))
+            words = self._translate.join_sentences(sentences)
+            return el("p", el("b", self._translate("How you fared: ")), words)
         return Markup("")
 
 
