@@ -33,6 +33,15 @@ def refresh(path: Path) -> None:
     nbformat.write(nb, path)
 
 
+LANGUAGE = ('language: str = "en"', 'language: str = "zh"')
+"""The one parameter whose default differs in a pair, as its original writes it and as its pair does."""
+
+
+def in_chinese(code: str) -> str:
+    """The code of an original as its Chinese pair has it."""
+    return code.replace(*LANGUAGE)
+
+
 def pair(chinese: Path, original: Path) -> None:
     """Give the Chinese notebook the cells of its original, and keep its own prose; a new cell comes in English."""
     nb = nbformat.read(original, as_version=4)
@@ -40,6 +49,8 @@ def pair(chinese: Path, original: Path) -> None:
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.source = words.get(cell.id, cell.source)
+        else:
+            cell.source = in_chinese(cell.source)
     nbformat.write(nb, chinese)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -13,16 +13,20 @@ from nbconvert.filters import markdown2html_mistune
 from nbformat import NotebookNode
 
 from ncclkit.core.case import Case
-from ncclkit.lab.course.questions import STORIES
+from ncclkit.lab.course.questions import STORIES, Story
+from ncclkit.lab.course.translation import chinese_texts, pairs_by_section
+from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.report.parameters import notebook
 from ncclkit.views.report import ReportForm
-from tests.notebooks.refresh import pair
+from tests.notebooks.refresh import LANGUAGE, in_chinese, pair
 from tests.reports import CHINESE, NOTEBOOKS, ROOT
 
 CJK = "[\u4e00-\u9fff]"
 PAGES = [(ROOT / "README.zh.md", ROOT / "README.md"), (ROOT / "docs" / "course.zh.md", ROOT / "docs" / "course.md")]
 TOLD = [path for path in CHINESE if path.parent.name == "cases"]
-ASKING = ("nk.show.guess(", "nk.show.quiz(")
+TOUCHING = rf"{CJK}[A-Za-z0-9,;:?!]|[A-Za-z0-9,;?!]{CJK}"
+"""Where Chinese touches a Latin word or a half-width mark."""
+
 GLOSSARY = ROOT / "docs" / "glossary.zh.md"
 PAIRS = [pytest.param(chinese, original, id=chinese.stem) for chinese, original in CHINESE.items()]
 PARTS = {
@@ -38,11 +42,8 @@ PARTS = {
 
 
 def same(text: str) -> dict[str, list[str]]:
-    """The parts that a translation keeps; a link to a notebook or page in Chinese counts as one to its original.
-
-    What is quoted translates what a view asks in English, and has no original in the prose.
-    """
-    told = re.sub(r"^>.*\n?", "", text.replace(".zh.", "."), flags=re.M)
+    """The parts that a translation keeps; a link to a notebook or page in Chinese counts as one to its original."""
+    told = text.replace(".zh.", ".")
     found = {name: re.findall(part, told, re.M) for name, part in PARTS.items()}
     return {
         name: sorted(set(parts) if name == "numbers" else (" ".join(part.split()) for part in parts))
@@ -57,10 +58,9 @@ def cells(path: Path, kind: str) -> list[NotebookNode]:
 def badly_set(text: str) -> list[str]:
     """Places where Chinese touches a Latin word or a half-width mark, or where Markdown leaves its own stars."""
     read = BeautifulSoup(markdown2html_mistune(text), "html.parser")
-    touching = rf"{CJK}[A-Za-z0-9,;:?!]|[A-Za-z0-9,;?!]{CJK}|.{{0,9}}\*\*"
     for code in read.select("pre"):
         code.decompose()
-    return re.findall(touching, read.get_text())
+    return re.findall(rf"{TOUCHING}|.{{0,9}}\*\*", read.get_text())
 
 
 def dead(path: Path, text: str) -> list[str]:
@@ -75,12 +75,14 @@ def test_the_first_page_guided_and_every_story_is_there_in_chinese_too() -> None
 
 
 @pytest.mark.parametrize(("chinese", "original"), PAIRS)
-def test_a_pair_differs_in_its_prose_alone(chinese: Path, original: Path) -> None:
+def test_a_pair_differs_in_its_prose_and_the_language_of_its_questions_alone(chinese: Path, original: Path) -> None:
     both = [nbformat.read(path, as_version=4) for path in (chinese, original)]
     for book in both:
         for cell in book.cells:
-            cell.source = cell.source if cell.cell_type == "code" else ""
+            cell.source = in_chinese(cell.source) if cell.cell_type == "code" else ""
     assert both[0] == both[1]
+    told = [cell.source for cell in cells(chinese, "code") if "language: str" in cell.source]
+    assert len(told) == (chinese in TOLD) and all(LANGUAGE[1] in code for code in told)
 
 
 @pytest.mark.parametrize(("chinese", "original"), PAIRS)
@@ -92,15 +94,83 @@ def test_every_cell_of_prose_is_translated_and_keeps_its_parts(chinese: Path, or
 
 
 @pytest.mark.parametrize("chinese", TOLD, ids=lambda path: path.stem)
-def test_every_choice_is_translated_above_its_question_and_none_is_marked(chinese: Path) -> None:
-    story, book = STORIES[CHINESE[chinese].stem.partition("_")[2]], nbformat.read(chinese, as_version=4)
-    above = {view: cell.source for cell, after in pairwise(book.cells) for view in ASKING if view in after.source}
-    for questions, view in (([story.guess], "nk.show.guess("), (story.quiz, "nk.show.quiz(")):
-        quoted = re.findall(r"^> \*\*(.*)\*\*\n>\n((?:> - .*\n?)+)", above[view], re.M)
-        for question, (asked, rows) in zip(questions, quoted, strict=True):
-            choices = [row.removeprefix("> - ").rpartition("：")[0].partition("：")[0] for row in rows.splitlines()]
-            assert re.search(CJK, asked) and choices == sorted(question.choices), "an order that tells nothing"
-            assert not re.search(r"[*`✓☒]", rows)
+def test_each_question_stands_once(chinese: Path) -> None:
+    """In the view that asks it, and not in the prose: neither in Chinese nor in English."""
+    story = STORIES[CHINESE[chinese].stem.partition("_")[2]]
+    prose = "\n".join(cell.source for cell in cells(chinese, "markdown"))
+    for question in (story.guess, *story.quiz):
+        phrases = [choice for choice in question.choices if choice.count(" ") > 1]
+        told = [question.ask, chinese_texts()[question.ask], *phrases]
+        assert [text for text in told if text in prose] == []
+    assert not re.search(r"^>", prose, re.M)
+
+
+def texts_of(story: Story) -> set[str]:
+    """Every English text of a story's questions."""
+    texts = set(story.hints)
+    for question in (story.guess, *story.quiz):
+        texts |= {question.ask, *question.choices, *question.choices.values()}
+    return texts
+
+
+def texts_of_forms() -> set[str]:
+    """Every text that the course's own code hands to a translator, as its source has it."""
+    texts = set()
+    for path in (ROOT / "ncclkit" / "lab").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Call) and ast.unparse(node.func) in ("translate", "self._translate")
+            if named and isinstance(node.args[0], ast.Constant):
+                texts.add(node.args[0].value)
+    return texts
+
+
+def test_each_text_of_the_course_has_its_pair_and_no_pair_is_left_over() -> None:
+    wanted = {name: texts_of(story) for name, story in STORIES.items()}
+    wanted["forms"] = texts_of_forms()
+    wanted["faults"] = {fault.says for fault in FAULTS.values()}
+    assert {section: set(pairs) for section, pairs in pairs_by_section().items()} == wanted
+    assert len(wanted["forms"]) > 30
+
+
+def test_a_text_of_two_sections_has_one_translation() -> None:
+    for section, pairs in pairs_by_section().items():
+        for english, translated in pairs.items():
+            assert chinese_texts()[english] == translated, section
+
+
+CODE_WORDS = re.compile(
+    "|".join(
+        (
+            r"\{\w+\}",  # a place that is filled
+            r"“[ -~]+”",  # quoted from a log
+            r"[A-Za-z]\w*(?:[._][A-Za-z]\w*)+",  # all_reduce, torch.cuda.set_device
+            r"[A-Z]{2,}\w*?(?=s?\b)",  # NCCL, NVLink, GPUs
+            r"\w*[a-z][A-Z]\w*",  # ncclUniqueId, PyTorch, KiB
+            r"\b(?i:gloo|torchrun|ping|iperf3|isend|irecv|docker0|eth0|eth97|ens3|io|libnccl)\b",
+            r"\d+(?:[.,]\d+)*",
+        )
+    ),
+    re.ASCII,
+)
+"""What a translation keeps to the letter."""
+
+
+def code_words(text: str) -> set[str]:
+    return {found.lower() for found in CODE_WORDS.findall(text)}
+
+
+def test_each_pair_keeps_its_code_words_and_is_well_set() -> None:
+    for english, translated in chinese_texts().items():
+        assert code_words(english) == code_words(translated), translated
+        same_in_both = english.casefold() == translated.casefold() or not re.search("[a-z]", CODE_WORDS.sub("", english))
+        assert re.search(CJK, translated) or same_in_both, english
+        assert re.findall(TOUCHING, translated) == [], translated
+
+
+def test_a_changed_code_word_is_seen() -> None:
+    assert code_words("WORLD_SIZE is 8 for 2 GPUs") == code_words("2 块 GPU 的 WORLD_SIZE 是 8")
+    for wrong in ("2 块 GPU 的 WORLD_SIZE 是 4", "2 块 GPU 的 LOCAL_RANK 是 8", "2 块显卡的 WORLD_SIZE 是 8", "{a} 块 GPU，2 和 8，WORLD_SIZE"):
+        assert code_words("WORLD_SIZE is 8 for 2 GPUs") != code_words(wrong)
 
 
 def test_the_report_of_a_chinese_notebook_that_is_open_is_chinese(monkeypatch: pytest.MonkeyPatch) -> None:

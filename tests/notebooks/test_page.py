@@ -149,3 +149,12 @@ def test_pieces_of_a_stream_are_joined_and_escaped() -> None:
     assert [pre.text for pre in soup.select("pre.out")] == [f"ab{HOSTILE}\nc"]
     assert soup.find("details").find("summary").text == "Messages on standard error (1)"
     assert HOSTILE in soup.find("footer").text and soup.find("img") is None
+
+
+def test_the_answer_is_the_title_and_the_question_a_line_above_it() -> None:
+    banner = '<section class="nk-banner" data-case="/x"><p class="nk-say">Rank 3 was killed.</p></section>'
+    cells = [new_markdown_cell("# Why?"), new_code_cell("", outputs=[shown({"text/html": banner})])]
+    soup = BeautifulSoup(page.render(new_notebook(cells=cells)), "html.parser")
+    assert soup.main.select_one("p.question").get_text() == "Why?"
+    assert soup.main.h1.get_text() == soup.title.get_text() == "Rank 3 was killed"
+    assert soup.main.get_text().count("Rank 3 was killed") == 1

@@ -56,7 +56,7 @@ def test_the_posted_lines_and_the_first_question_stand_before_the_guess(path: Pa
 @each
 def test_guess_proof_and_quiz_stand_in_this_order_and_hold_no_answer(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], source(path)
-    places = [whole.index(f'nk.show.{call}(case, "{name}")') for call in ("guess", "proof", "quiz")]
+    places = [whole.index(f'nk.show.{call}(case, "{name}", language)') for call in ("guess", "proof", "quiz")]
     assert places == sorted(places)
     cells = [cell.source for _, cell in code_cells(nbformat.read(path, as_version=4))]
     code = "\n".join(cell for cell in cells if not cell.startswith("saw = "))  # posted lines name ranks

@@ -14,6 +14,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.samples import open_sample
 from ncclkit.lab.course import questions
 from ncclkit.lab.course.questions import STORIES, Answers
+from ncclkit.lab.course.translation import chinese_texts
 from ncclkit.views._base import WIDGET
 from tests.views.test_faces import Page
 
@@ -48,7 +49,7 @@ def test_the_guess_tells_nobody_which_one_is_right(case: nk.Case) -> None:
 
 def test_choices_have_an_order_of_their_own_in_each_folder(tmp_path: Path) -> None:
     orders = {tuple(nk.show.guess(nk.Case.open(tmp_path / str(n)), "wenet").pick.options) for n in range(12)}
-    assert len(orders) > 3 and len({order.index(RIGHT) for order in orders}) > 1
+    assert len(orders) > 3 and len({order.index((RIGHT, RIGHT)) for order in orders}) > 1
     again = [nk.show.guess(nk.Case.open(tmp_path / "0"), "wenet").pick.options for _ in range(2)]
     assert again[0] == again[1]
 
@@ -131,3 +132,43 @@ def test_a_file_of_answers_that_somebody_else_wrote_is_only_text(case: nk.Case) 
 def test_a_story_that_does_not_exist_is_refused() -> None:
     with pytest.raises(NcclkitError, match="did you mean wenet"):
         nk.show.guess(nk.Case(), "wennet")
+
+
+SAID_IN_ENGLISH = {"rank", "worker", "launcher", "batch", "answers.json", "case", "all-reduce", "epoch"}
+"""What engineers say in English in a Chinese sentence, in the story of these tests."""
+
+
+def english_words(html: str) -> set[str]:
+    """Words that a page shows in small Latin letters, less those."""
+    return set(re.findall(r"[A-Za-z][a-z.-]+[a-z]", Page(html).words)) - SAID_IN_ENGLISH
+
+
+def test_in_chinese_the_guess_the_proof_and_the_quiz_have_no_english_but_the_verdict(case: nk.Case) -> None:
+    asked = nk.show.guess(case, "wenet", "zh")
+    asked.measure.value = True
+    asked.pick.value = WRONG
+    asked.more.click()
+    proof = nk.show.proof(case, "wenet", "zh")
+    quiz = nk.show.quiz(case, "wenet", "zh")
+    for pick in quiz.picks.values():
+        pick.value = pick.options[0][1]
+    shown = [asked.static(), asked.notice.value, asked.hints.value, asked.more.description, asked.measure.description]
+    shown += [proof.summary, proof.static(), quiz.summary, quiz.static(), quiz.fared.value]
+    shown += [told.value for told in quiz.explanations.values()]
+    for html in shown:
+        assert re.search("[\u4e00-\u9fff]", html) and english_words(html) == set()
+    assert "最初的猜测是错的。3 个问题里，" in quiz.fared.value
+
+
+def test_both_notebooks_of_a_pair_keep_the_same_answers(case: nk.Case) -> None:
+    chinese = nk.show.guess(case, "wenet", "zh")
+    chinese.pick.value = RIGHT
+    english = nk.show.guess(case, "wenet")
+    assert english.pick.value == RIGHT and Answers(case, "wenet").of().first == RIGHT
+    assert [choice for _, choice in english.pick.options] == [choice for _, choice in chinese.pick.options]
+    assert RIGHT not in chinese.static() and chinese_texts()[RIGHT] in chinese.static()
+
+
+def test_a_language_that_the_course_does_not_have_is_refused(case: nk.Case) -> None:
+    with pytest.raises(NcclkitError, match="The course is in en and zh, not in 'fr'"):
+        nk.show.guess(case, "wenet", "fr")

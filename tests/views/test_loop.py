@@ -160,3 +160,17 @@ def test_the_lab_says_what_it_will_do_before_it_does_it(tmp_path: Path) -> None:
     )
     form.fault.value = "healthy"
     assert "This run: trains and succeeds" in form.result.value and not (tmp_path / "runs").exists()
+
+
+def test_the_lab_has_its_buttons_and_labels_in_the_language_of_the_notebook(tmp_path: Path) -> None:
+    form = nk.form.lab(Case.open(tmp_path), "rank_killed", language="zh")
+    labels = [form.start.description, form.cancel.description, form.fault.description, form.ranks.description]
+    assert labels == ["复现故障", "取消", "故障", "rank 数"]
+    assert form.summary == "本次运行：一个 rank 被 SIGKILL 杀死；只影响它自己的进程和目录" in form.result.value
+    assert ("rank_killed: 一个 rank 被 SIGKILL 杀死", "rank_killed") in form.fault.options
+    form.started()
+    assert "正在复现故障" in form.result.value
+    form.failed("", cancelled=True)
+    assert "已取消" in form.result.value
+    with pytest.raises(NcclkitError, match="not in 'fr'"):
+        nk.form.lab(Case(), "rank_killed", language="fr")

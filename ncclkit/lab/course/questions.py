@@ -3,7 +3,8 @@
 A guess before the evidence, hints for it, three questions at the end; and what was answered.
 
 Choices stand here in any order; a view shows them in one that differs from case folder to case
-folder.  Of a student each first choice is kept, and, where the student wants it, times and hints:
+folder.  They are in English, and so is what is kept of them; `translation` has the other language.
+Of a student each first choice is kept, and, where the student wants it, times and hints:
 all of it in ``answers.json`` of the case folder, and nowhere else.
 """
 
@@ -19,7 +20,8 @@ import msgspec
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, to_json
-from ncclkit.core.text import did_you_mean, format_age, plural
+from ncclkit.core.text import did_you_mean, format_age
+from ncclkit.lab.course.translation import ENGLISH, Translator
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,33 +569,46 @@ class Answers:
             self.of().proof = True
             self._save()
 
-    def fared(self) -> list[str]:
+    def fared(self, translate: Translator = ENGLISH) -> list[str]:
         """How the student fared, a sentence for each thing that is known.
 
         Empty where nothing was answered.
         """
         guess = self.of()
         said = []
-        if guess.first:
-            said.append(
-                "The first guess was"
-                f" {'right' if guess.first == self.question().right else 'wrong'}."
+        if guess.first == self.question().right:
+            said.append(translate("The first guess was right."))
+        elif guess.first:
+            said.append(translate("The first guess was wrong."))
+        tried = 0
+        right = 0
+        for number, question in enumerate(self.story.quiz, 1):
+            first = self.of(number).first
+            if first:
+                tried += 1
+            if first == question.right:
+                right += 1
+        if tried:
+            quiz_words = translate(
+                "{right} of {count} questions were right at the first try.",
+                right=right,
+                count=len(self.story.quiz),
             )
-        tries = [self.of(number).first for number in range(1, len(self.story.quiz) + 1)]
-        if any(tries):
-            right = sum(
-                first == asked.right for first, asked in zip(tries, self.story.quiz, strict=True)
-            )
-            said.append(f"{right} of {plural(len(tries), 'question')} were right at the first try.")
+            said.append(quiz_words)
         if self.measured:
-            late = "The right cause was not chosen before the proof."
-            said.append(
-                late
-                if guess.took is None
-                else f"Time to the right cause: {format_age(guess.took)}."
-            )
-            said.append(f"Hints used: {guess.hints} of {len(self.story.hints)}.")
+            said += self._measured_words(guess, translate)
         return said
+
+    def _measured_words(self, guess: KeptAnswer, translate: Translator) -> list[str]:
+        """The time to the right cause, and the hints on the way."""
+        if guess.took is None:
+            time_words = translate("The right cause was not chosen before the proof.")
+        else:
+            age = format_age(guess.took)
+            time_words = translate("Time to the right cause: {age}.", age=age)
+        count = len(self.story.hints)
+        hint_words = translate("Hints used: {used} of {count}.", used=guess.hints, count=count)
+        return [time_words, hint_words]
 
     def _save(self) -> None:
         if self.case.path is not None and not self.case.read_only:

@@ -14,15 +14,11 @@ import ipywidgets as W
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural
 from ncclkit.lab.course.questions import FILE, Answers
+from ncclkit.lab.course.translation import Translator
 from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, escaped_text, fit, fold, join, table
 from ncclkit.views.findings import strength_part
-
-KEPT = "Kept. Choose another whenever you learn more; the proof below meets your first guess again."
-HOLDS, NOT = badge("✓", "right", "state-done"), badge("✕", "not this", "possible")
-OPT_IN = f"Keep the time and the hints that I need, in {FILE} of this case folder and nowhere else"
 
 
 class Guess(View):
@@ -30,24 +26,31 @@ class Guess(View):
 
     With choices and hints, and without the answer.
 
-    The first choice is kept in the case folder.  Raises NcclkitError for a story that does not
-    exist.
+    The first choice is kept in the case folder.  Raises NcclkitError for a story or a language that
+    does not exist.
     """
 
-    def __init__(self, case: Case, name: str) -> None:
+    def __init__(self, case: Case, name: str, language: str = "en") -> None:
         answers = Answers(case, name)
-        asked = answers.question().ask
+        translate = Translator(language)
+        asked = translate(answers.question().ask)
         self._answers = answers
+        self._translate = translate
         self._shown = 0
         super().__init__(asked, Markup(""))
         # a guess that was made before stands there again
-        self.pick = _choices(answers, 0)
+        self.pick = _choices(answers, 0, translate)
         self.notice = W.HTML()
         self.hints = W.HTML()
-        self.measure = W.Checkbox(
-            value=answers.measured, description=OPT_IN, indent=False, layout=WIDE
+        opt_in = translate(
+            "Keep the time and the hints that I need, in {file} of this case folder and nowhere"
+            " else",
+            file=FILE,
         )
-        self.more = W.Button(description="Hint", icon="lightbulb-o")
+        self.measure = W.Checkbox(
+            value=answers.measured, description=opt_in, indent=False, layout=WIDE
+        )
+        self.more = W.Button(description=translate("Hint"), icon="lightbulb-o")
         self.pick.observe(lambda change: self._chosen(change["new"]), "value")
         self.measure.observe(lambda change: answers.measure(change["new"]), "value")
         self.more.on_click(lambda _button: self._hint())
@@ -59,12 +62,20 @@ class Guess(View):
     @property
     def body(self) -> Markup:
         """The choices, the first guess where there is one, and the hints, folded."""
+        translate = self._translate
         first = self._answers.of().first
-        return join(
-            el("ul", *(el("li", choice) for choice in self._answers.shuffled())),
-            el("p", el("b", "Your first guess: "), first) if first else "",
-            fold("Hints", el("ol", *(el("li", hint) for hint in self._answers.story.hints))),
-        )
+        guessed = ""
+        if first:
+            named = el("b", translate("Your first guess: "))
+            guessed = el("p", named, translate(first))
+        choices = []
+        for choice in self._answers.shuffled():
+            choices.append(el("li", translate(choice)))
+        hints = []
+        for hint in self._answers.story.hints:
+            hints.append(el("li", translate(hint)))
+        folded = fold(translate("Hints"), el("ol", *hints))
+        return join(el("ul", *choices), guessed, folded)
 
     def static(self) -> Markup:
         """The question and what `body` holds now."""
@@ -77,65 +88,75 @@ class Guess(View):
     def _chosen(self, choice: str | None) -> None:
         if choice is not None:
             self._answers.choose(choice)
-            self.notice.value = _frame(el("p", KEPT, role="status", cls="nk-dim"))
+            kept = self._translate(
+                "Kept. Choose another whenever you learn more; the proof below meets your first"
+                " guess again."
+            )
+            self.notice.value = _frame(el("p", kept, role="status", cls="nk-dim"))
 
     def _hint(self) -> None:
         hints = self._answers.story.hints
         self._shown = min(self._shown + 1, len(hints))
         self._answers.hinted(self._shown)
         self.more.disabled = self._shown == len(hints)
-        self.hints.value = _frame(el("ol", *(el("li", hint) for hint in hints[: self._shown])))
+        shown = []
+        for hint in hints[: self._shown]:
+            shown.append(el("li", self._translate(hint)))
+        self.hints.value = _frame(el("ol", *shown))
 
 
-def proof_view(case: Case, name: str) -> View:
+def proof_view(case: Case, name: str, language: str = "en") -> View:
     """The first guess beside what the case proves.
 
     What speaks for each choice, and against it.
     """
     answers = Answers(case, name)
+    translate = Translator(language)
     found = diagnose(case)
     answers.proved()
     question = answers.question()
     first = answers.of().first
     rows = []
-    for choice, said in question.choices.items():
-        rows.append(
-            (
-                join(
-                    el("b", choice),
-                    el("div", badge("▸", "your first guess", "likely")) if choice == first else "",
-                ),
-                HOLDS if choice == question.right else NOT,
-                said,
-            )
-        )
-    judged = fit(
-        table(
-            ("Your question was: " + question.ask, "Answer", "What speaks for it, or against it"),
-            rows,
-        )
+    for choice, reason in question.choices.items():
+        guessed = ""
+        if choice == first:
+            guessed = el("div", badge("▸", translate("your first guess"), "likely"))
+        named = join(el("b", translate(choice)), guessed)
+        mark = _mark(choice == question.right, translate)
+        rows.append((named, mark, translate(reason)))
+    head = (
+        translate("Your question was: {ask}", ask=translate(question.ask)),
+        translate("Answer"),
+        translate("What speaks for it, or against it"),
     )
-    return View(_met(answers), join(_proof(found, answers.story.cause), judged))
+    proved = _proof(found, answers.story.cause, translate)
+    return View(_met(answers, translate), join(proved, fit(table(head, rows))))
 
 
-def _met(answers: Answers) -> str:
+def _met(answers: Answers, translate: Translator) -> str:
     first, right = answers.of().first, answers.question().right
     if not first:
-        return f"What holds: {right}"
+        return translate("What holds: {right}", right=translate(right))
     if first == right:
-        return f"You guessed “{first}”, and so it is"
-    return f"You guessed “{first}”; what holds: {right}"
+        return translate("You guessed “{first}”, and so it is", first=translate(first))
+    return translate(
+        "You guessed “{first}”; what holds: {right}",
+        first=translate(first),
+        right=translate(right),
+    )
 
 
-def _proof(found: Diagnosis, cause: str) -> Markup:
+def _proof(found: Diagnosis, cause: str, translate: Translator) -> Markup:
     """The first finding; one sentence where it is not the cause that the question is about."""
     if not found.findings:
-        return el("p", "This case shows no cause: run the cells above first.", cls="nk-dim")
+        nothing = translate("This case shows no cause: run the cells above first.")
+        return el("p", nothing, cls="nk-dim")
     top = found.findings[0]
     if top.cause == cause:
         other = ""
     else:
-        other = el("p", "The job of the question has ", code(cause), "; yours has another.")
+        words = escaped_text(translate("The job of the question has {cause}; yours has another."))
+        other = el("p", words.format(cause=code(cause)))
     return join(el("p", strength_part(top), " ", top.say), other)
 
 
@@ -145,22 +166,24 @@ class Quiz(View):
     Or wrong, and how whoever answered them fared.
     """
 
-    def __init__(self, case: Case, name: str) -> None:
+    def __init__(self, case: Case, name: str, language: str = "en") -> None:
         answers = Answers(case, name)
+        translate = Translator(language)
         count = len(answers.story.quiz)
         self._answers = answers
+        self._translate = translate
         self._numbers = range(1, count + 1)
-        summary = f"{plural(count, 'question')}, each with an answer to every choice"
+        summary = translate("{count} questions, each with an answer to every choice", count=count)
         super().__init__(summary, Markup(""), titled=False)
-        self.picks = {number: _choices(answers, number) for number in self._numbers}
+        self.picks = {number: _choices(answers, number, translate) for number in self._numbers}
         self.explanations = {number: W.HTML() for number in self._numbers}
         self.fared = W.HTML(_frame(self._fared()))
         parts: list[W.Widget] = [W.HTML(style())]
         for number, pick in self.picks.items():
             pick.observe(partial(self._chosen, number), "value")
-            asked = el("b", f"{number}. ", answers.question(number).ask)
-            above = W.HTML(_frame(el("p", asked)))
-            parts += [above, pick, self.explanations[number]]
+            parts.append(W.HTML(_frame(self._numbered(number))))
+            parts.append(pick)
+            parts.append(self.explanations[number])
         self._box = W.VBox([*parts, self.fared], layout=FULL)
 
     @property
@@ -172,50 +195,66 @@ class Quiz(View):
         """The questions, each answered as soon as something is chosen."""
         return self._box
 
+    def _numbered(self, number: int) -> Markup:
+        asked = self._translate(self._answers.question(number).ask)
+        return el("p", el("b", f"{number}. ", asked))
+
     def _asked(self, number: int) -> Markup:
-        order = self._answers.shuffled(number)
-        listed = el("ul", *(el("li", choice) for choice in order))
-        explained = (self._explanation(number, choice, named=True) for choice in order)
-        return join(
-            el("p", el("b", f"{number}. ", self._answers.question(number).ask)),
-            listed,
-            fold("Answer", *explained),
-        )
+        listed = []
+        explained = []
+        for choice in self._answers.shuffled(number):
+            listed.append(el("li", self._translate(choice)))
+            explained.append(self._explanation(number, choice, named=True))
+        folded = fold(self._translate("Answer"), *explained)
+        return join(self._numbered(number), el("ul", *listed), folded)
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
             self._answers.choose(change["new"], number)
-            self.explanations[number].value = el(
-                "div", self._explanation(number, change["new"]), role="status", cls="nk"
-            )
+            explained = self._explanation(number, change["new"])
+            told = el("div", explained, role="status", cls="nk")
+            self.explanations[number].value = told
             self.fared.value = _frame(self._fared())
 
     def _explanation(self, number: int, choice: str, *, named: bool = False) -> Markup:
         question = self._answers.question(number)
-        if choice == question.right:
-            mark = HOLDS
-        else:
-            mark = NOT
-        return el("p", mark, " ", el("b", choice, ": ") if named else "", question.choices[choice])
+        reason = self._translate(question.choices[choice])
+        mark = _mark(choice == question.right, self._translate)
+        name: Markup | str = ""
+        if named:
+            choice_words = self._translate(choice)
+            name = el("b", self._translate("{choice}: ", choice=choice_words))
+        return el("p", mark, " ", name, reason)
 
     def _fared(self) -> Markup:
-        said = self._answers.fared()
-        if said:
-            return el("p", el("b", "How you fared: "), " ".join(said))
+        sentences = self._answers.fared(self._translate)
+        if sentences:
+            words = self._translate.join_sentences(sentences)
+            return el("p", el("b", self._translate("How you fared: ")), words)
         return Markup("")
 
 
 FULL, WIDE = W.Layout(width="100%"), W.Layout(width="auto")
 
 
-def _choices(answers: Answers, number: int) -> W.RadioButtons:
+def _mark(holds: bool, translate: Translator) -> Markup:
+    """Whether a choice holds."""
+    if holds:
+        return badge("✓", translate("right"), "state-done")
+    return badge("✕", translate("not this"), "possible")
+
+
+def _choices(answers: Answers, number: int, translate: Translator) -> W.RadioButtons:
     """The choices of a question, in the order of this case.
 
     An earlier choice stands there again.
     """
-    return W.RadioButtons(
-        options=answers.shuffled(number), value=answers.of(number).last or None, layout=WIDE
-    )
+    # kept are the English words, so that both notebooks of a pair go on with the same answers
+    options = []
+    for choice in answers.shuffled(number):
+        options.append((translate(choice), choice))
+    earlier = answers.of(number).last or None
+    return W.RadioButtons(options=options, value=earlier, layout=WIDE)
 
 
 def _frame(*parts: object) -> Markup:

@@ -1,0 +1,66 @@
+"""The words of the course in the language of the notebook.
+
+`chinese.json` beside this module pairs each English text of the questions, of their forms and of
+the lab's faults with its Chinese one.  Verdicts, causes and logs stay English, as they are what one
+searches for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from ncclkit.core.model import NcclkitError
+
+LANGUAGES = ("en", "zh")
+
+
+class Translator:
+    """Gives an English text of the course in one language.
+
+    Raises NcclkitError for a language that the course does not have.
+    """
+
+    def __init__(self, language: str) -> None:
+        if language not in LANGUAGES:
+            known = " and ".join(LANGUAGES)
+            raise NcclkitError(f"The course is in {known}, not in {language!r}.")
+        self.language = language
+
+    def __call__(self, english: str, **fields: object) -> str:
+        """The text in this language, with `fields` in the places that it names in braces."""
+        text = english
+        if self.language == "zh":
+            text = chinese_texts()[english]
+        if fields:
+            return text.format(**fields)
+        return text
+
+    def join_sentences(self, sentences: Iterable[str]) -> str:
+        """Translated sentences one after the other; Chinese ones need no blank between them."""
+        between = " "
+        if self.language == "zh":
+            between = ""
+        return between.join(sentences)
+
+
+@cache
+def pairs_by_section() -> Mapping[str, Mapping[str, str]]:
+    """Section of the course → English text → Chinese text."""
+    table = files("ncclkit.lab.course").joinpath("chinese.json").read_bytes()
+    return msgspec.json.decode(table, type=dict[str, dict[str, str]])
+
+
+@cache
+def chinese_texts() -> Mapping[str, str]:
+    """English text → Chinese text, of all sections."""
+    texts: dict[str, str] = {}
+    for pairs in pairs_by_section().values():
+        texts.update(pairs)
+    return texts
+
+
+ENGLISH = Translator("en")
