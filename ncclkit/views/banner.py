@@ -98,17 +98,14 @@ def _others(case: Case) -> Markup:
 
 
 def _short(diagnosis: Diagnosis) -> tuple[object, str]:
-    if diagnosis.verdict == "slow":
-        first = None
-    else:
-        first = next(iter(diagnosis.findings), None)
-    return (
-        strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])
-    ), diagnosis.headline
+    if diagnosis.verdict == "found":
+        return strength_part(diagnosis.findings[0]), diagnosis.headline
+    return badge(*VERDICTS[diagnosis.verdict]), diagnosis.headline
 
 
 def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
-    if not diagnosis.findings or known.verdict == "slow":
+    # a list of suspects is not the first of them: what they resemble stands in the sentence
+    if known.verdict != "found":
         return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
     first = diagnosis.findings[0]
     return el(
