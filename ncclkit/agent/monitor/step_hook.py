@@ -644,17 +644,22 @@ PACKAGES = frozenset(("site-packages", "dist-packages"))
 
 def size(args):
     """Bytes of the largest tensor, or list of tensors, among arguments."""
-    found = [0]
+    largest = 0
     for value in args:
-        if isinstance(value, (list, tuple)):
-            rows = value
-        else:
-            rows = [value]
-        flat = [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])]
-        found.append(
-            sum(one.numel() * one.element_size() for one in flat if hasattr(one, "element_size"))
-        )
-    return max(found)
+        largest = max(largest, bytes_of(value))
+    return largest
+
+
+def bytes_of(value):
+    """Bytes of a tensor, or of all in a list, or in a list of lists."""
+    if isinstance(value, (list, tuple)):
+        total = 0
+        for one in value:
+            total += bytes_of(one)
+        return total
+    if hasattr(value, "element_size"):
+        return value.numel() * value.element_size()
+    return 0
 
 
 def described(own):

@@ -203,7 +203,11 @@ class _HookStep:
         for since, until in row.get("gradless", ()):
             if any(look.phase == "forward" and since <= look.time <= until for look in looks):
                 evaluations.append((since, until))
-        return cls(row, looks, evaluations, _gaps_of_loader(row))
+        gaps = _gaps_of_loader(row)
+        if not gaps and "ddp" in row and looks and looks[0].phase is not None:
+            # without a loader the batch is made between the step before and the forward pass
+            gaps = [(row["begin"], max(row["begin"], row["ddp"][0]))]
+        return cls(row, looks, evaluations, gaps)
 
     @property
     def exposed(self) -> Span:
