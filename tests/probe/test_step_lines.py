@@ -95,6 +95,38 @@ def test_what_a_script_does_every_so_many_steps_is_measured(period):
     assert len(plain) == period or period == 20, "of two such steps both may be measured"
 
 
+def counting(seconds, lengths, calls=0):
+    hook = step_hook.Steps({"warmup": 5, "steps": 40, "seconds": seconds})
+    hook.rows = [{"begin": 0.0, "end": length, "busy": [()] * calls} for length in lengths]
+    return hook
+
+
+def test_short_steps_are_measured_longer_and_long_ones_are_not():
+    assert counting(6.0, [0.03] * 40).enough() == 200
+    assert counting(6.0, [0.5] * 40).enough() == 40
+    assert counting(6.0, [0.001] * 40).enough() == 400
+    assert counting(6.0, [0.03] * 40, calls=1000).enough() == 100
+    assert counting(0, [0.03] * 40).enough() == 40
+
+
+def test_the_ranks_agree_on_the_steps_even_if_the_first_is_late(monkeypatch):
+    torch = pytest.importorskip("torch")
+    dist = torch.distributed
+    store = dist.HashStore()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
+    monkeypatch.setattr(step_hook, "SLOWEST", 0.02)
+    hooks = [counting(6.0, [0.03] * 40) for _ in range(2)]
+    agreed = []
+    for rank in (1, 0):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        hooks[rank].torch = torch
+        agreed.append(hooks[rank].agree())
+    assert agreed == [40, 40] and hooks[1].problems
+    store.delete_key("ncclkit_steps/count")
+    assert [hooks[0].agree(), monkeypatch.setattr(dist, "get_rank", lambda: 1), hooks[1].agree()] == [200, None, 200]
+
+
 def test_only_a_stretch_without_gradients_outside_of_training_is_kept(monkeypatch):
     hook = step_hook.Steps({"warmup": 0, "steps": 40})
     hook.began, hook.done = 0.5, step_hook.BLOCK

@@ -21,6 +21,7 @@ import importlib.machinery
 import importlib.util
 import json
 import linecache
+import math
 import os
 import re
 import socket
@@ -30,8 +31,9 @@ import time
 from typing import Any
 
 OPTIONS = "NCCLKIT_STEP"
-"""Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``trace``, ``loader``,
-``ddp``; ``measure``: False notes begin and end of all steps, and nothing else."""
+"""Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``seconds`` that they take
+at least, ``trace``, ``loader``, ``ddp``; ``measure``: False notes begin and end of all steps, and
+nothing else."""
 LOADED, WITH_TORCH = "loaded_", "torch_"
 """Marks that a process leaves beside this file, with its number: it has loaded the file, and has
 imported torch."""
@@ -51,6 +53,8 @@ SWITCH = 0.0005
 where a stretch of Python ends."""
 CALLS = 4000
 """Most waits that are kept of a step."""
+MOST_STEPS, MOST_CALLS = 10, 100_000
+"""Times the steps that are asked for, and waits in all, up to which short steps are measured on."""
 SLOWEST = 10.0
 """Seconds after which a rank that was told to end, and waits for others, is ended."""
 COLLECTIVES = (
@@ -172,6 +176,7 @@ class Steps:
         self.queued = 0.0
         self.loop: Any = None
         self.driven = False
+        self.agreed: Any = None
         self.usual = sys.getswitchinterval()
         self.spots = {}
         self.phases = {}
@@ -280,7 +285,8 @@ class Steps:
     def within_training(self, frame):
         """Whether a stack goes through a forward or backward pass, or an optimizer."""
         while frame is not None:
-            if self.phase_of(frame) in ("forward", "backward", "optimizer"):
+            phase = self.phase_of(frame.f_code, frame.f_globals)
+            if phase in ("forward", "backward", "optimizer"):
                 return True
             frame = frame.f_back
         return False
@@ -375,6 +381,10 @@ class Steps:
         self.gradless = []
         self.data_cpu = 0.0
         last = self.options["warmup"] + self.options["steps"]
+        if self.done >= last:
+            if self.agreed is None:
+                self.agreed = self.agree()
+            last = self.options["warmup"] + self.agreed
         if self.done >= last and not self.profiled(last):
             self.write("stopped after its last step")
             self.leave()
@@ -382,6 +392,37 @@ class Steps:
         if self.measuring:
             self.queued = queued_seconds()
         self.began, self.cpu = time.time(), time.process_time()
+
+    def enough(self):
+        """Steps to measure: those asked for, or more where they are too short to be looked at."""
+        asked = self.options["steps"]
+        least = self.options.get("seconds", 0)
+        lengths = sorted(row["end"] - row["begin"] for row in self.rows)
+        if not least or not lengths:
+            return asked
+        calls = max(len(row.get("busy", ())) for row in self.rows)
+        most = min(MOST_STEPS * asked, MOST_CALLS // max(1, calls))
+        return max(asked, min(most, math.ceil(least / max(lengths[len(lengths) // 2], 1e-6))))
+
+    def agree(self):
+        """The number of steps that all ranks measure; the first rank decides, if it is in time."""
+        dist = self.torch.distributed
+        asked = self.options["steps"]
+        if not self.options.get("seconds", 0):
+            return asked
+        if not dist.is_available() or not dist.is_initialized():
+            return self.enough()
+        store = dist.distributed_c10d._get_default_store()
+        wanted = asked
+        try:
+            if dist.get_rank() == 0:
+                wanted = self.enough()
+            else:
+                store.wait(["ncclkit_steps/count"], datetime.timedelta(seconds=SLOWEST / 2))
+        except RuntimeError as error:
+            self.problem("the first rank did not say how long to measure: %s" % error)
+        # who writes first decides for all
+        return int(store.compare_set("ncclkit_steps/count", "", str(wanted)))
 
     def row(self, now):
         """What is known of the step that ends now."""
@@ -445,40 +486,47 @@ class Steps:
 
     def standing(self, frame):
         """Number of the lines of the script that a stack goes through, and what it does there."""
+        # at once, as the main thread may run on before all is understood
+        stack = []
+        while frame is not None:
+            stack.append((frame.f_code, frame.f_lasti, frame.f_globals))
+            frame = frame.f_back
         own = []
         phase = ""
-        while frame is not None and len(own) < OUTWARD:
-            code = frame.f_code
+        for code, at, names in stack:
+            if len(own) == OUTWARD:
+                break
             if self.is_own(code.co_filename):
                 # where a framework trains, all that it calls goes through one line
                 if own and self.driven and code is self.loop:
                     break
-                own.append((code, frame.f_lasti, frame.f_lineno))
+                own.append((code, at))
                 # what calls the training loop is nothing that a step does
                 if code is self.loop:
                     break
             elif not phase or (phase == "framework" and not own):
-                found = self.phase_of(frame)
+                found = self.phase_of(code, names)
                 if not own or found not in OF_LIBRARIES:
                     # what a framework does for a checkpoint is said by its outer functions
                     phase = found if not phase or found in WITHIN_FRAMEWORKS else phase
-            frame = frame.f_back
         # the module's own line only starts what the script does
         while len(own) > 1 and own[-1][0].co_name == "<module>":
             own.pop()
         # a code object hashes all it holds, which would cost more than the look
-        key = tuple([(id(code), at) for code, at, _ in own])
+        key = tuple([(id(code), at) for code, at in own])
         if key not in self.spots:
             self.spots[key] = len(self.spots), own
         return self.spots[key][0], phase
 
-    def phase_of(self, frame):
-        """What a frame of a library does, by `PHASES`; empty where that is not known."""
-        code = frame.f_code
+    def phase_of(self, code, names):
+        """What a function of a library does, by `PHASES`; empty where that is not known.
+
+        names: the globals that it sees.
+        """
         key = code.co_filename, code.co_name
         known = self.phases.get(key)
         if known is None:
-            module = str(frame.f_globals.get("__name__", ""))
+            module = str(names.get("__name__", ""))
             known = ""
             for phase, place, names in PHASES:
                 inside = module == place or module.startswith(place + ".")
@@ -503,7 +551,8 @@ class Steps:
         while frame is not None and not self.is_own(frame.f_code.co_filename):
             # accelerate only wraps the optimizer
             module = str(frame.f_globals.get("__name__", ""))
-            if self.phase_of(frame) == "framework" and not module.startswith("accelerate"):
+            phase = self.phase_of(frame.f_code, frame.f_globals)
+            if phase == "framework" and not module.startswith("accelerate"):
                 self.driven = True
             frame = frame.f_back
         return frame.f_code if frame else False
@@ -666,8 +715,18 @@ def described(own):
     """Lines of the script that a look went through, the innermost first, and what it calls."""
     called = ""
     if own:
-        called = called_at(own[0][0], own[0][1], own[0][2])
-    return {"lines": [line_of(code, line) for code, _, line in own], "called": called}
+        called = called_at(*own[0])
+    return {"lines": [line_of(code, line_at(code, at)) for code, at in own], "called": called}
+
+
+def line_at(code, at):
+    """The number of the line that an instruction belongs to; 0 where it belongs to none."""
+    found = 0
+    for start, line in dis.findlinestarts(code):
+        if start > at:
+            break
+        found = line or found
+    return found
 
 
 def line_of(code, line):
@@ -675,15 +734,15 @@ def line_of(code, line):
     return "%s:%d %s" % (os.path.basename(code.co_filename), line or 0, code.co_name)
 
 
-def called_at(code, at, line):
+def called_at(code, at):
     """Name of the function that an instruction calls, such as ``loss.item``.
 
     ``bool`` where it asks whether something is true; empty where it calls nothing, or that is not
     known.
     """
-    text = linecache.getline(code.co_filename, line or 0)
     positions = getattr(code, "co_positions", None)
     if positions is None:  # before Python 3.11 only a line's only call is known
+        text = linecache.getline(code.co_filename, line_at(code, at))
         names = CALLEE.findall(text)
         return names[0] if len(names) == 1 else ""
     number = at // 2

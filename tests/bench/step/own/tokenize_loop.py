@@ -29,7 +29,7 @@ class BagOfWords(nn.Module):  # type: ignore[misc]
 def read_corpus(count: int) -> list[str]:
     """Sentences as a file would have them."""
     pick = random.Random(7)
-    return [" ".join(pick.choices(WORDS, k=120)) for _ in range(count)]
+    return [" ".join(pick.choices(WORDS, k=400)) for _ in range(count)]
 
 
 def to_tokens(sentence: str) -> list[int]:
@@ -40,7 +40,7 @@ def to_tokens(sentence: str) -> list[int]:
         for letter in piece:
             number = (number * 131 + ord(letter)) % 4096
         tokens.append(number)
-    return tokens[:256]
+    return tokens[:800]
 
 
 def main() -> None:
