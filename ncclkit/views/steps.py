@@ -54,7 +54,7 @@ def step_view(case: Case) -> View:
             "p",
             "In a terminal: ",
             code("ncclkit step -- python train.py"),
-            "; it ends the script after 40 steps.",
+            "; it ends the script after 40 steps, or more where they are short.",
         )
         return View("No step was measured yet", how)
     summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])
