@@ -174,6 +174,7 @@ class Steps:
         self.without_gradients = 0
         self.collecting = 0.0
         self.queued = 0.0
+        self.queue: Any = None
         self.loop: Any = None
         self.driven = False
         self.agreed: Any = None
@@ -193,6 +194,8 @@ class Steps:
         from torch.optim import optimizer
 
         leave_mark(WITH_TORCH)
+        # opened once, as it is read in each step
+        self.queue = opened_queue()
         self.torch, self.process = torch, os.getpid()
         optimizer.register_optimizer_step_pre_hook(self.before)
         optimizer.register_optimizer_step_post_hook(self.after)
@@ -390,7 +393,7 @@ class Steps:
             self.leave()
         self.watch()
         if self.measuring:
-            self.queued = queued_seconds()
+            self.queued = queued_seconds(self.queue)
         self.began, self.cpu = time.time(), time.process_time()
 
     def enough(self):
@@ -438,7 +441,7 @@ class Steps:
             busy=self.busy,
             samples=self.samples,
             gradless=self.gradless,
-            queued=max(0.0, queued_seconds() - self.queued),
+            queued=max(0.0, queued_seconds(self.queue) - self.queued),
             loading=self.data_cpu,
             optimizer=[self.optimizing, now],
         )
@@ -776,13 +779,22 @@ def name_of_call(text):
     return ".".join(reversed(names))
 
 
-def queued_seconds():
+def queued_seconds(descriptor):
     """Seconds that the main thread was ready and no CPU was free for it; 0 where Linux hides it."""
+    if descriptor is None:
+        return 0.0
     try:
-        with open("/proc/self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
+        return int(os.pread(descriptor, 100, 0).split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def opened_queue():
+    """A descriptor of the main thread's times in Linux's scheduler; None where there is none."""
+    try:
+        return os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def buckets(model):
