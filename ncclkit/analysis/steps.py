@@ -199,11 +199,12 @@ class StepTimes:
         lines = [self.summary, ""]
         for one in self.ranks:
             lines.append(f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}")
-        lines += (
-            ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))]
-            if self.brakes[1:]
-            else []
-        )
+        if len(self.brakes) > 1:
+            lines.append("")
+            for place, brake in enumerate(self.brakes, 1):
+                lines += [f"{place}. {brake}", f"   {brake.advice}"]
+        elif self.brakes:
+            lines.append(self.brakes[0].advice)
         brake_settings: list[str] = []
         for brake in self.brakes:
             brake_settings.extend(brake.settings)
@@ -211,7 +212,6 @@ class StepTimes:
         causes: list[str] = []
         if self.brakes:
             causes = [*dict.fromkeys(self.brakes[0].causes)]
-        lines += [self.brakes[0].advice] if self.brakes else []
         lines += (
             [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
         )
@@ -622,7 +622,7 @@ def _script(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> list[_Found]:
     for work in works:
         words = WORDS[work.kind]
         if alone:
-            words = f"Rank {worst.rank} lets the others wait: {words[:1].lower()}{words[1:]}"
+            words += f" on rank {worst.rank}, and the others wait for it"
         # what no look could put down to a line is shared by all
         spent = work.seconds / known * seconds
         found.append(_Found("script", spent, words, (), work, LINE_ADVICE[work.kind]))

@@ -256,6 +256,22 @@ def test_the_line_that_takes_most_is_named_with_the_one_of_the_loop_that_calls_i
     assert spread[0].at == ", most in tokenize() at train.py:20 (main)"
 
 
+def test_a_comprehension_is_no_other_line_than_the_one_it_stands_in():
+    lines = ("train.py:9 tokenize", "train.py:20 <listcomp>", "train.py:20 main")
+    more = ("train.py:10 tokenize", *lines[1:])
+    (work,) = work_of_part([Site(0.05, lines, "ord", ""), Site(0.05, more, "", "")], gpus=False)
+    assert work.lines == ("train.py:20 main",) and "tokenize() at train.py:20 (main)" in work.at
+
+
+def test_each_brake_has_its_own_advice_in_the_text():
+    steps = [({"computation": 0.05, "script": 0.03, "checkpoint": 0.02}, [])] * 5
+    sites = [site("script", 0.03, "print", "print"), site("checkpoint", 0.02, "torch.save", lines=("train.py:30 main",))]
+    text = step_times([rank_event(0, steps, sites=sites)]).text()
+    assert "1. Printing takes time, most in print() at train.py:20 (main): 30.0 ms" in text
+    assert "   train.py:20 (main): print every hundredth step" in text
+    assert "   train.py:30 (main): save less often" in text and "log every tenth" not in text
+
+
 def test_the_line_in_which_a_late_rank_works_longer_is_named():
     common, longer = ("train.py:5 forward",), ("train.py:6 forward",)
     late = [Site(0.05, common, "", ""), Site(0.09, longer, "", "")]

@@ -494,7 +494,7 @@ class Steps:
         while frame is not None:
             stack.append((frame.f_code, frame.f_lasti, frame.f_globals))
             frame = frame.f_back
-        own = []
+        own: Any = []
         phase = ""
         for code, at, names in stack:
             if len(own) == OUTWARD:
