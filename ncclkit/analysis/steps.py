@@ -566,12 +566,13 @@ def _small_calls(rows: Sequence[Event], calls: _Calls) -> _Found:
         return _Found("communication", calls.seconds, words)
     line = max(seconds, key=lambda line: seconds[line])
     advice = SMALL_CALLS_ADVICE
+    if SHARDING.intersection(site[4] for site in sites):
+        words = "Small collectives of a sharded model are not hidden"
+        advice = SHARDING_ADVICE
     counted = [site for site in sites if site[3] and site[1] == line]
     if counted:
         top = max(counted, key=lambda site: site[3])
         words += f", {top[3]:.3g} × {top[4]} of about {format_bytes(calls.size)} a step"
-        if top[4] in SHARDING:
-            advice = SHARDING_ADVICE
     work = Work(calls.seconds, "", (line,), "")
     return _Found("communication", calls.seconds, words, (), work, advice)
 

@@ -310,6 +310,16 @@ def test_many_small_collectives_are_exposed_communication_and_not_logging():
     assert brake.share == pytest.approx(0.8)
 
 
+def test_small_collectives_of_a_sharded_model_get_advice_on_sharding():
+    sites = [["collective", "train.py:45 main", 0.07, 0.0, "wait", "collective", []]]
+    sites += [["collective", "train.py:44 main", 0.01, 4.0, "_allgather_base", "collective", []]]
+    event = rank_event(0, [small_calls(8, 0.02, 0.08)] * 5, sites=sites)
+    for row in event.data.steps:
+        row.update(own=0.08, bytes=8 << 18, calls=8)
+    brake = step_times([event]).brakes[0]
+    assert "of a sharded model" in brake.summary and "fully_shard" in brake.advice
+
+
 def test_ranks_that_wait_for_a_busy_cpu_accuse_nothing_of_the_script():
     """Now this rank comes last and now that, as others use the CPUs."""
     early = {"computation": 0.08, "communication": 0.02}
