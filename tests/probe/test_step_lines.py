@@ -1,6 +1,8 @@
 """`ncclkit step`: the line of the script behind each part, what it does there, and what helps."""
 
 import sys
+import threading
+import weakref
 
 import pytest
 
@@ -35,6 +37,42 @@ def look_within(tmp_path, source, *libraries):
     ((number, phase),) = seen
     _, own = list(hook.spots.values())[number]
     return step_hook.described(own), phase
+
+
+class Tensor:
+    """Something that a script's function holds."""
+
+
+def test_a_look_keeps_nothing_of_the_script_alive(monkeypatch):
+    """A frame that is kept keeps its tensors: memory stays, and torch fails to view what is shared."""
+    hook = step_hook.Steps({"warmup": 0, "steps": 40})
+    hook.began, hook.done = 1.0, step_hook.BLOCK
+    working, looked, returned = threading.Event(), threading.Event(), threading.Event()
+    kept, alive, pauses = [], [], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            assert working.wait(10)
+            return
+        looked.set()
+        assert returned.wait(10)
+        alive.append(kept[0]())
+        hook.written = True
+
+    def work():
+        local = Tensor()
+        kept.append(weakref.ref(local))
+        working.set()
+        assert looked.wait(10)
+
+    monkeypatch.setattr(step_hook.time, "sleep", sleep)
+    looking = threading.Thread(target=hook.sample)
+    looking.start()
+    work()
+    returned.set()
+    looking.join(10)
+    assert hook.samples and alive == [None]
 
 
 SCRIPT = """class net:

@@ -481,8 +481,10 @@ class Steps:
             began = time.thread_time()
             time.sleep(min(max(last / SAMPLES, 0.01, cost / LOOKING), 0.5))
             if self.measuring and len(self.samples) < 8 * SAMPLES:
-                frame = sys._current_frames().get(self.main)
-                self.samples.append((time.time(), self.entered or "", *self.standing(frame)))
+                # a frame that is kept in a variable would keep the script's tensors, until the next
+                # look: they cost memory, and torch fails to print a parameter
+                stands = self.standing(sys._current_frames().get(self.main))
+                self.samples.append((time.time(), self.entered or "", *stands))
                 # while it sleeps or waits for the main thread it costs nothing
                 cost = time.thread_time() - began
                 self.spent += cost
