@@ -565,7 +565,8 @@ def _small_calls(rows: Sequence[Event], calls: _Calls) -> _Found:
     if not seconds:
         return _Found("communication", calls.seconds, words)
     line = max(seconds, key=lambda line: seconds[line])
-    advice = SMALL_CALLS_ADVICE
+    # of calls that are seen only by their waits it is not known who makes them
+    advice = SMALL_CALLS_ADVICE if any(site[3] for site in sites) else ""
     if SHARDING.intersection(site[4] for site in sites):
         words = "Small collectives of a sharded model are not hidden"
         advice = SHARDING_ADVICE

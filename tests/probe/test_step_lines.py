@@ -356,6 +356,8 @@ def test_small_collectives_of_a_sharded_model_get_advice_on_sharding():
         row.update(own=0.08, bytes=8 << 18, calls=8)
     brake = step_times([event]).brakes[0]
     assert "of a sharded model" in brake.summary and "fully_shard" in brake.advice
+    event.data.sites[:] = sites[:1]
+    assert "one tensor" not in step_times([event]).brakes[0].advice, "only waits are seen"
 
 
 def test_ranks_that_wait_for_a_busy_cpu_accuse_nothing_of_the_script():
