@@ -12,25 +12,40 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
+from statistics import fmean, median
 
 from msgspec import structs
 
 from ncclkit.analysis.picks import failed
+from ncclkit.analysis.step_lines import (
+    ADVICE as LINE_ADVICE,
+)
+from ncclkit.analysis.step_lines import (
+    WORDS,
+    Site,
+    Work,
+    excess_sites,
+    shown_line,
+    work_of_part,
+)
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import StepRank, StepSetting
 from ncclkit.core.model import Event, NcclkitError, fields_of
 from ncclkit.core.text import format_bytes, format_time, numbered, percent, plural
 from ncclkit.core.tuning import Comparison
 
-PARTS = ("computation", "data", "communication", "waiting", "checkpoint", "script")
+PARTS = (
+    *("computation", "data", "communication", "waiting"),
+    *("checkpoint", "evaluation", "script"),
+)
 NAMES = {
     "computation": "computation",
     "data": "waiting for data",
     "communication": "exposed communication",
     "waiting": "waiting for other ranks",
     "checkpoint": "checkpoint",
+    "evaluation": "evaluation",
     "script": "other code of the script",
 }
 """Part of a step → its name in pictures and tables."""
@@ -38,6 +53,16 @@ LEAST = 0.05
 """Share of a step from which on a part is worth a sentence."""
 LATE = 0.6
 """Share of the collectives that one rank comes to last, from which on it is called late."""
+MANY_CALLS = 16
+"""Collectives that a script calls in each step, from which on their number is what costs: the ranks
+then come to each at slightly different times."""
+EXPLAINED = 0.5
+"""Share of what one rank spends more, or of what others wait, from which on the two are one."""
+BY_QUEUE, LATE_BY_QUEUE = 0.5, 0.75
+"""Share of a wait that ranks spend in the queue for a CPU, from which on it is the host's; and of
+the wait for one rank."""
+SHARDING = frozenset({"_allgather_base", "_reduce_scatter_base"})
+"""Collectives that FSDP calls in the forward and the backward pass."""
 SMALL_BUCKET, DEFAULT_CAP = 1 << 20, 25 << 20
 """Bytes of a bucket that are mostly overhead, and DDP's own limit of one."""
 CAUSES: Mapping[str, tuple[str, ...]] = {
@@ -53,11 +78,29 @@ ADVICE: Mapping[str, str] = {
     "communication": (
         "Send fewer, larger messages that overlap with the backward pass, or step less often."
     ),
-    "waiting": "Look at the host of the rank that comes last; give all ranks equal work.",
+    "waiting": (
+        "Give the ranks equal work, such as batches of equal length in tokens; then look at the"
+        " hosts."
+    ),
     "checkpoint": "Save less often, or with torch.distributed.checkpoint.async_save.",
-    "script": "Log every tenth step, write from a thread, and average over ranks once an epoch.",
+    "evaluation": "Evaluate less often, on fewer batches, or in a job of its own.",
 }
-"""Part → what to do about it, where no setting helps."""
+"""Part → what to do about it, where no setting helps and the line does not say more."""
+LATE_ADVICE: Mapping[str, str] = {
+    "computation": (
+        "Give all ranks batches of equal size and length; where they have them, look at the clocks"
+        " and neighbours of its host."
+    ),
+    "data": "Look at the disk and the workers of its host.",
+    "checkpoint": "Let each rank save its shard, or save asynchronously.",
+    "evaluation": "Let all ranks evaluate a share each.",
+    "script": "Let it work on in a thread, or all ranks do a share each.",
+}
+"""What the rank that comes last spends more on → what to do about it."""
+SMALL_CALLS_ADVICE = (
+    "Put the values into one tensor and reduce it once, every tenth step or once an epoch."
+)
+SHARDING_ADVICE = "Shard in larger units: fewer calls of fully_shard, or larger wrapped modules."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +129,10 @@ class Brake:
     """What `ncclkit step --try` compares."""
     causes: tuple[str, ...] = ()
     """Causes of the catalogue that may lie behind it."""
+    lines: tuple[str, ...] = ()
+    """Of the script: the one that takes most of it, and the one of the training loop."""
+    kind: str = ""
+    """What the line does: a key of `step_lines.WORDS`; empty where the part says it."""
 
     def __str__(self) -> str:
         return self.summary
@@ -104,6 +151,8 @@ class StepTimes:
     cost: float | None = None
     """Share of a step that measuring took, on the rank where it took most; None of traces."""
     problems: tuple[str, ...] = field(default=())
+    queue: str = ""
+    """A sentence on what the ranks wait for CPUs that others use; empty where it is little."""
 
     @property
     def seconds(self) -> float:
@@ -136,6 +185,11 @@ class StepTimes:
             return self.brakes[0].summary
         share = fmean(one.parts["computation"] / (one.seconds or 1.0) for one in self.ranks)
         step = _time(self.seconds)
+        if self.queue:
+            return (
+                f"Nothing in the script stands out: computation takes {percent(min(share, 1.0))}"
+                f" of a step of {step}. {self.queue}"
+            )
         return (
             f"Computation takes {percent(min(share, 1.0))} of a step of {step}; nothing else takes"
             f" {percent(LEAST)}."
@@ -146,11 +200,12 @@ class StepTimes:
         lines = [self.summary, ""]
         for one in self.ranks:
             lines.append(f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}")
-        lines += (
-            ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))]
-            if self.brakes[1:]
-            else []
-        )
+        if len(self.brakes) > 1:
+            lines.append("")
+            for place, brake in enumerate(self.brakes, 1):
+                lines += [f"{place}. {brake}", f"   {brake.advice}"]
+        elif self.brakes:
+            lines.append(self.brakes[0].advice)
         brake_settings: list[str] = []
         for brake in self.brakes:
             brake_settings.extend(brake.settings)
@@ -158,7 +213,6 @@ class StepTimes:
         causes: list[str] = []
         if self.brakes:
             causes = [*dict.fromkeys(self.brakes[0].causes)]
-        lines += [self.brakes[0].advice] if self.brakes else []
         lines += (
             [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
         )
@@ -169,6 +223,7 @@ class StepTimes:
             cost = f" Measuring took {percent(self.cost, 1)} of a step."
         lines += [
             f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}",
+            *([self.queue] if self.queue and self.brakes else []),
             *self.problems,
         ]
         return "\n".join(lines)
@@ -199,7 +254,7 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     for event in rows:
         told += map(str, event.data.problems)
     problems = tuple(dict.fromkeys(told))
-    brakes = _brakes(ranks, rows)
+    brakes, queue = _brakes(ranks, rows)
     return StepTimes(
         ranks,
         brakes,
@@ -208,6 +263,7 @@ def step_times(events: Iterable[Event]) -> StepTimes:
         bool(first.gpus),
         max(costs, default=None),
         problems,
+        queue,
     )
 
 
@@ -226,15 +282,19 @@ def _of_both(hook: Event[StepRank] | None = None, trace: Event[StepRank] | None 
     saved, between = (
         fmean(row["parts"][part] for row in hook.data.steps) for part in ("checkpoint", "script")
     )
+    evaluated = fmean(row["parts"].get("evaluation", 0.0) for row in hook.data.steps)
+    # looks that tell what a line calls see all that the script does
+    seen = bool(hook.data.loaders) or any(len(site) > 5 for site in hook.data.sites)
 
     def merged(parts: Mapping[str, float]) -> dict[str, float]:
-        if hook.data.loaders:
+        if seen:
             script = min(parts["script"], between)
         else:
             script = parts["script"]
-        launching = max(0.0, parts["script"] - script - saved)
+        launching = max(0.0, parts["script"] - script - saved - evaluated)
         more = {
             "checkpoint": saved,
+            "evaluation": evaluated,
             "script": script,
             "computation": parts["computation"] + launching,
         }
@@ -325,81 +385,153 @@ def _rank(event: Event[StepRank], waits: Sequence[float], last: Mapping[int, flo
     )
 
 
-def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> tuple[Brake, ...]:
-    """What takes at least `LEAST` of a step besides computation, the longest first."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What may be a brake, before it is weighed."""
+
+    part: str
+    seconds: float
+    words: str
+    settings: tuple[str, ...] = ()
+    work: Work | None = None
+    advice: str = ""
+
+
+def _brakes(
+    ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]
+) -> tuple[tuple[Brake, ...], str]:
+    """What takes at least `LEAST` of a step besides computation, the longest first.
+
+    And what the ranks wait for a CPU, where that is why they wait for each other.
+    """
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
-    sites = _sites(rows)
-    own, sent = _own(rows)
-    # small collectives that a script calls itself are logging
-    found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
-    found += [
-        _checkpoint(ranks),
-        _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0),
-        _waiting(ranks),
-    ]
-    relevant = []
-    for part, seconds, words, more in found:
-        if seconds >= LEAST * whole:
-            relevant.append((part, seconds, words, more))
-    named = {part for part, *_ in relevant if part != "waiting"}
-    excess = _excess(ranks)
-    if excess in named:  # the others wait for what is named already
-        relevant = [row for row in relevant if row[0] != "waiting"]
-    relevant.sort(key=lambda row: -row[1])
-
-    def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
-        share = seconds / whole
-        summary = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
-        possible_causes = []
-        for one in CAUSES.get(part, ()):
-            if rows[0].data.gpus or one not in OF_GPUS:
-                possible_causes.append(one)
-        causes = tuple(possible_causes)
-        return Brake(part, seconds, share, summary, ADVICE[part], more, causes)
-
-    return tuple(brake(*row) for row in relevant)
+    calls = _Calls.of(ranks, rows)
+    found = [_data(ranks, rows), *_communication(ranks, rows, calls)]
+    found += [_checkpoint(ranks, rows), _evaluation(ranks, rows), *_script(ranks, rows)]
+    relevant = [one for one in found if one.seconds >= LEAST * whole]
+    named = {one.part for one in relevant}
+    waiting = _waiting(ranks, rows)
+    queue = ""
+    # the others wait for what is named already
+    apart = _awaited_part(ranks) not in named and not calls.folded
+    if apart and waiting.seconds >= LEAST * whole:
+        queued = _queue(ranks, rows)
+        enough = BY_QUEUE
+        if waiting.advice:
+            # a rank that works longer is in the queue longer, too
+            enough = LATE_BY_QUEUE
+        if queued >= enough * waiting.seconds:
+            queue = (
+                f"The ranks wait up to {_time(queued)} of a step of {_time(whole)} for a CPU that"
+                " others use, and so for each other; measure again on a quiet host."
+            )
+        else:
+            relevant.append(waiting)
+    relevant.sort(key=lambda one: -one.seconds)
+    return tuple(_brake_of(one, whole, bool(rows[0].data.gpus)) for one in relevant), queue
 
 
-BrakeLine = tuple[str, float, str, tuple[str, ...]]
+def _brake_of(found: _Found, whole: float, gpus: bool) -> Brake:
+    share = found.seconds / whole
+    at = found.work.at if found.work else ""
+    words = f"{found.words}{at}"
+    summary = f"{words}: {_time(found.seconds)} of a step of {_time(whole)} ({percent(share)})."
+    causes = []
+    for one in CAUSES.get(found.part, ()):
+        if gpus or one not in OF_GPUS:
+            causes.append(one)
+    advice = found.advice or ADVICE[found.part]
+    lines: tuple[str, ...] = ()
+    kind = ""
+    if found.work:
+        lines = found.work.lines
+        kind = found.work.kind
+        advice = f"{shown_line(lines[-1])}: {advice[:1].lower()}{advice[1:]}"
+    return Brake(
+        found.part,
+        found.seconds,
+        share,
+        summary,
+        advice.rstrip(".") + ".",
+        found.settings,
+        tuple(causes),
+        lines,
+        kind if found.part == "script" else "",
+    )
 
 
-def _own(rows: Sequence[Event[StepRank]]) -> tuple[float, int]:
-    """Seconds of a step in collectives that the script itself calls, and their bytes."""
-    steps = []
-    for event in rows:
-        steps.extend(event.data.steps)
-    return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The small collectives that a script calls by itself in a step."""
+
+    seconds: float
+    count: float
+    size: float
+    """Bytes of one."""
+    folded: bool
+    """Whether they are so many that waiting for each other belongs to them."""
+
+    @classmethod
+    def of(cls, ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Calls:
+        """Nothing where the collectives are large, as those of sharded models are."""
+        steps = []
+        for event in rows:
+            steps.extend(event.data.steps)
+        count = fmean(row.get("calls", 0) for row in steps)
+        size = median(row["bytes"] for row in steps) / max(1.0, count)
+        if size >= SMALL_BUCKET:
+            return cls(0.0, 0.0, size, False)
+        seconds = fmean(row["own"] for row in steps)
+        late = any(one.late >= LATE for one in ranks) and bool(_excess(ranks))
+        folded = count >= MANY_CALLS and not late
+        if not folded:
+            # what the ranks wait for each other in them stands by itself
+            waited = fmean(one.parts["waiting"] for one in ranks)
+            sent = fmean(one.parts["communication"] for one in ranks)
+            seconds *= sent / (sent + waited) if sent + waited else 0.0
+        return cls(seconds, count, size, folded)
 
 
-def _sites(rows: Sequence[Event[StepRank]]) -> dict[str, list[Sequence[Any]]]:
-    """Part → lines of the script, the one that takes longest first."""
-    found: dict[str, list[Sequence[Any]]] = defaultdict(list)
-    sites = []
-    for event in rows:
-        sites += event.data.sites
-    for site in sorted(sites, key=lambda site: -site[2]):
-        found[site[0]].append(site)
-    return found
+def _sites_of(event: Event, part: str) -> list[Site]:
+    return [Site.of(row) for row in event.data.sites if row[0] == part]
 
 
-def _at(sites: Sequence[Sequence[Any]]) -> str:
-    if sites:
-        return f", most at {sites[0][1]}"
-    return ""
+def _longest_work(event: Event, part: str) -> Work | None:
+    """The line that takes most of a part on one rank."""
+    works = work_of_part(_sites_of(event, part), bool(event.data.gpus))
+    return works[0] if works else None
 
 
-def _data(
-    ranks: Sequence[RankSteps],
-    rows: Sequence[Event[StepRank]],
-    sites: Mapping[str, list[Sequence[Any]]],
-) -> BrakeLine:
-    worst = max(ranks, key=lambda one: one.parts["data"])
-    others = []
-    for one in ranks:
-        if one is not worst:
-            others.append(one.parts["data"])
-    # twice as long as any other, or a rank would be named by chance
-    alone = bool(others) and worst.parts["data"] > 2 * max(others)
+def _row_of_rank(rows: Sequence[Event[StepRank]], rank: RankSteps) -> Event[StepRank]:
+    return next(event for event in rows if (event.rank or 0) == rank.rank)
+
+
+def _alone(ranks: Sequence[RankSteps], part: str) -> tuple[RankSteps, bool]:
+    """The rank that spends most on a part, and whether the others wait for it meanwhile."""
+    worst = max(ranks, key=lambda one: one.parts[part])
+    others = [one for one in ranks if one is not worst]
+    if not others:
+        return worst, False
+    usual = max(one.parts[part] for one in others)
+    waited = min(one.parts["waiting"] for one in others)
+    more = worst.parts[part] - usual
+    return worst, worst.parts[part] > 2 * usual and waited >= EXPLAINED * more
+
+
+def _awaited_part(ranks: Sequence[RankSteps]) -> str:
+    """The part on which the rank that waits least spends most beyond the one that waits most.
+
+    Empty where that explains less than half of the wait.
+    """
+    quick = max(ranks, key=lambda one: one.parts["waiting"])
+    slow = min(ranks, key=lambda one: one.parts["waiting"])
+    part = max(LATE_ADVICE, key=lambda part: slow.parts[part] - quick.parts[part])
+    more = slow.parts[part] - quick.parts[part]
+    return part if more >= EXPLAINED * quick.parts["waiting"] else ""
+
+
+def _data(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
+    worst, alone = _alone(ranks, "data")
     who = "The ranks wait"
     for_whom = ""
     if alone:
@@ -416,15 +548,52 @@ def _data(
         having = f" ({plural(workers, 'worker')})"
     else:
         having = " (no workers)"
-    words = f"{who} for the data loader{having}{for_whom}{_at(sites['data'])}"
-    more = (f"workers={max(2, 2 * (workers or 0))}", "prefetch=4") if workers else ("workers=2",)
-    return "data", worst.parts["data"], words, more if workers is not None else ()
+    words = f"{who} for the data loader{having}{for_whom}"
+    more: tuple[str, ...] = ()
+    if workers:
+        more = (f"workers={max(2, 2 * workers)}", "prefetch=4")
+    elif workers is not None:
+        more = ("workers=2",)
+    work = _longest_work(_row_of_rank(rows, worst), "data")
+    return _Found("data", worst.parts["data"], words, more, work)
 
 
-def _buckets(
-    ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], logging: float
-) -> BrakeLine:
-    seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
+def _communication(
+    ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], calls: _Calls
+) -> list[_Found]:
+    """The small collectives that the script calls, and all other exposed communication."""
+    sent = fmean(one.parts["communication"] for one in ranks)
+    found = []
+    if calls.seconds:
+        found.append(_small_calls(rows, calls))
+    found.append(_buckets(max(0.0, sent - calls.seconds), rows))
+    return found
+
+
+def _small_calls(rows: Sequence[Event[StepRank]], calls: _Calls) -> _Found:
+    sites = [site for site in rows[0].data.sites if site[0] == "collective"]
+    seconds: dict[str, float] = defaultdict(float)
+    for site in sites:
+        # a call and the wait for it stand in the same line
+        seconds[str(site[1])] += site[2]
+    words = "Small collectives are not hidden"
+    if not seconds:
+        return _Found("communication", calls.seconds, words)
+    line = max(seconds, key=lambda line: seconds[line])
+    # of calls that are seen only by their waits it is not known who makes them
+    advice = SMALL_CALLS_ADVICE if any(site[3] for site in sites) else ""
+    if SHARDING.intersection(site[4] for site in sites):
+        words = "Small collectives of a sharded model are not hidden"
+        advice = SHARDING_ADVICE
+    counted = [site for site in sites if site[3] and site[1] == line]
+    if counted:
+        top = max(counted, key=lambda site: site[3])
+        words += f", {top[3]:.3g} × {top[4]} of about {format_bytes(calls.size)} a step"
+    work = Work(calls.seconds, "", (line,), "")
+    return _Found("communication", calls.seconds, words, (), work, advice)
+
+
+def _buckets(seconds: float, rows: Sequence[Event[StepRank]]) -> _Found:
     sizes = rows[0].data.buckets
     # one more, as DDP's first bucket is small
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1
@@ -433,79 +602,101 @@ def _buckets(
             f"Gradients travel in {len(sizes)} buckets of about {format_bytes(median(sizes))},"
             f" where {enough} would do"
         )
-        return "communication", seconds, words, ("bucket_cap_mb=25",)
+        return _Found("communication", seconds, words, ("bucket_cap_mb=25",))
     more = ("bucket_cap_mb=50", "gradient_as_bucket_view=1") if sizes else ()
-    return "communication", seconds, "Communication is not hidden behind computation", more
+    return _Found("communication", seconds, "Communication is not hidden behind computation", more)
 
 
-def _checkpoint(ranks: Sequence[RankSteps]) -> BrakeLine:
-    seconds = max(one.parts["checkpoint"] for one in ranks)
-    return "checkpoint", seconds, "Saving checkpoints stops training, on average", ()
+def _checkpoint(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
+    worst, alone = _alone(ranks, "checkpoint")
+    words = "Saving checkpoints stops training, on average"
+    if alone:
+        words = f"Rank {worst.rank} saves checkpoints, and the others wait for it, on average"
+    work = _longest_work(_row_of_rank(rows, worst), "checkpoint")
+    return _Found("checkpoint", worst.parts["checkpoint"], words, (), work)
 
 
-def _script(
-    ranks: Sequence[RankSteps], sites: Mapping[str, list[Sequence[Any]]], logging: float
-) -> BrakeLine:
-    """Logging and the like.
-
-    Code between two steps, with the small collectives that the script calls by itself.
-    """
-    seconds = max(one.parts["script"] for one in ranks) + logging
-    calls = [site for site in sites["collective"] if site[3]]
-    sends = ""
-    if logging and calls:
-        sends = f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}"
-    return (
-        "script",
-        seconds,
-        f"Code of the script between the steps takes time{_at(sites['script'])}{sends}",
-        (),
-    )
+def _evaluation(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
+    worst, alone = _alone(ranks, "evaluation")
+    words = "Evaluation within the training loop takes time, on average"
+    if alone:
+        words = f"Rank {worst.rank} evaluates, and the others wait for it, on average"
+    work = _longest_work(_row_of_rank(rows, worst), "evaluation")
+    return _Found("evaluation", worst.parts["evaluation"], words, (), work)
 
 
-def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
+def _script(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> list[_Found]:
+    """Each line of the training loop that does something else than to compute."""
+    worst, alone = _alone(ranks, "script")
+    event = _row_of_rank(rows, worst)
+    works = work_of_part(_sites_of(event, "script"), bool(event.data.gpus))
+    seconds = worst.parts["script"]
+    known = sum(work.seconds for work in works)
+    if known <= LEAST * seconds:
+        # of short steps no look may have met a line
+        words = "Code of the script between the steps takes time"
+        return [_Found("script", seconds, words, advice=LINE_ADVICE["python"])]
+    found = []
+    for work in works:
+        words = WORDS[work.kind]
+        if alone:
+            words += f" on rank {worst.rank}, and the others wait for it"
+        # what no look could put down to a line is shared by all
+        spent = work.seconds / known * seconds
+        found.append(_Found("script", spent, words, (), work, LINE_ADVICE[work.kind]))
+    return found
+
+
+def _waiting(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
     seconds = max(one.parts["waiting"] for one in ranks)
-    late = [one for one in ranks if one.late >= LATE]
-    if not late:
-        return (
-            "waiting",
-            seconds,
-            "The ranks come to collectives at different times, now this one last and now that",
-            (),
-        )
+    late = next((one for one in ranks if one.late >= LATE), None)
+    if late is None:
+        words = "The ranks come to collectives at different times, now this one last and now that"
+        return _Found("waiting", seconds, words)
     excess = _excess(ranks)
-    does = ""
-    if excess:
-        does = f", which spends more on {NAMES[excess]}"
-    others = []
-    for one in ranks:
-        if one not in late:
-            others.append(one.rank)
-    verb = "wait"
-    if len(others) == 1:
-        verb = "waits"
-    return (
-        "waiting",
-        seconds,
-        f"{numbered('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}",
-        (),
-    )
+    others = [one.rank for one in ranks if one.late < LATE]
+    verb = "waits" if len(others) == 1 else "wait"
+    words = f"{numbered('rank', others).capitalize()} {verb} for rank {late.rank}"
+    if not excess:
+        return _Found("waiting", seconds, words)
+    words += f", which spends more on {NAMES[excess]}"
+    mine = _row_of_rank(rows, late)
+    rest = [_sites_of(event, excess) for event in rows if event is not mine]
+    works = work_of_part(excess_sites(_sites_of(mine, excess), rest), bool(mine.data.gpus))
+    work = works[0] if works else None
+    return _Found("waiting", seconds, words, (), work, LATE_ADVICE[excess])
+
+
+def _queue(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> float:
+    """Seconds of a step that ranks are in the queue for a CPU and so let others wait.
+
+    Of a rank that comes last only those beyond the others' count.
+    """
+    queued = {}
+    for event in rows:
+        queued[event.rank or 0] = fmean(row.get("queued", 0.0) for row in event.data.steps)
+    late = next((one for one in ranks if one.late >= LATE), None)
+    if late is None:
+        return max(queued.values())
+    others = [seconds for rank, seconds in queued.items() if rank != late.rank]
+    return queued[late.rank] - fmean(others)
 
 
 def _excess(ranks: Sequence[RankSteps]) -> str:
     """The part in which a late rank spends most beyond what the others do.
 
-    Empty where none is late.
+    Empty where none is late, or what it spends more explains less than a third of the wait.
     """
     late = next((one for one in ranks if one.late >= LATE), None)
     others = [one for one in ranks if one is not late]
     if late is None or not others:
         return ""
     more = {}
-    for p in PARTS:
-        if p != "waiting":
-            more[p] = late.parts[p] - fmean(one.parts[p] for one in others)
-    return max(more, key=lambda part: more[part])
+    for part in LATE_ADVICE:
+        more[part] = late.parts[part] - fmean(one.parts[part] for one in others)
+    most = max(more, key=lambda part: more[part])
+    waited = max(one.parts["waiting"] for one in others)
+    return most if more[most] >= waited / 3 else ""
 
 
 def _parts(one: RankSteps) -> str:

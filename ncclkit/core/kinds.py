@@ -1460,7 +1460,8 @@ class StepRank(Fields, frozen=True):
     gpus: bool = False
     steps: list[dict[str, Any]] = []
     """[{`seconds`, `parts` {part: seconds}, `points` [[begin, end, seconds that nothing hides] of a
-    collective], `own` (seconds in collectives that the script calls), `bytes` (of those)}]"""
+    collective], `own` (seconds in collectives that the script calls), `bytes` and `calls` (of
+    those), `queued` (seconds in which the main thread waited for a CPU)}]"""
     plain: list[float] = []
     """[seconds of steps that were timed and nothing else]"""
     cost: float | None = None
@@ -1468,7 +1469,8 @@ class StepRank(Fields, frozen=True):
     batches: float | None = None
     """of a step"""
     sites: list[list[Any]] = []
-    """[[part, line of the script, seconds, calls, function]]"""
+    """[[part, line of the script, seconds, calls, function that it calls, what libraries did there
+    (`print`, `clip`, `framework`, …), lines that called it]]"""
     buckets: list[int] = []
     """[bytes]"""
     loaders: list[list[Any]] = []

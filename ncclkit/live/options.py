@@ -376,7 +376,8 @@ class StepOptions:
     steps: int = option(
         40,
         "Steps",
-        "steps until the script is ended (default 40); every other five of them are measured",
+        "steps until the script is ended (default 40, more where they are short); half of them are"
+        " measured",
         bounds=(10, 1000),
     )
     warmup: int = option(5, "Steps before them", "steps before them (default 5)", bounds=(1, 1000))

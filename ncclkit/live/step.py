@@ -50,9 +50,11 @@ from ncclkit.live.probe import writing
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 WHAT = (
     "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It"
-    " measures {} steps (data loader, collectives, checkpoints, optimizer), ends the script after"
-    " them, and is removed then."
+    " measures {} steps, or more where they are short (data loader, collectives, checkpoints,"
+    " optimizer, and which line the script is at), ends the script after them, and is removed then."
 )
+LEAST_SECONDS = 6.0
+"""Of the steps that are measured: short ones are looked at too seldom to name a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,8 @@ def _hooked(
             "warmup": options.warmup,
             "trace": options.trace,
         }
+        if change.get("measure", True):
+            hook_options["seconds"] = LEAST_SECONDS
         hook_options |= {
             name: change[name] for name in ("ddp", "loader", "measure") if name in change
         }

@@ -23,14 +23,19 @@ from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 
+EVALUATION = "#8c8c00"
+"""A seventh colour, as dark as the others."""
 COLOURS = dict(
     zip(
         PARTS,
-        (_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION, _draw.PURPLE, _draw.SKY),
+        (
+            *(_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION),
+            *(_draw.PURPLE, EVALUATION, _draw.SKY),
+        ),
         strict=True,
     )
 )
-PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "."), strict=True))
+PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "+", "."), strict=True))
 """A part is told by its pattern, too, not by its colour alone."""
 PATTERN = {"fillmode": "overlay", "fgcolor": "#fff", "fgopacity": 0.5, "size": 7, "solidity": 0.25}
 SHOWN = 24
@@ -49,7 +54,7 @@ def step_view(case: Case) -> View:
             "p",
             "In a terminal: ",
             code("ncclkit step -- python train.py"),
-            "; it ends the script after 40 steps.",
+            "; it ends the script after 40 steps, or more where they are short.",
         )
         return View("No step was measured yet", how)
     summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])

@@ -3,6 +3,8 @@
 1. Three scripts as their libraries' documentation has them, each with one of three planted brakes: is it named first?
 2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
 3. Settings that help (workers for a slow loader, larger buckets, accumulation) and settings that do not, in six rounds.
+4. Eight scripts as users write them (`step/own`), each with a brake of another kind, and a healthy twin: is the brake
+   named first, with its line?  Those lines end in ``# planted``.
 
 With one GPU, `--share-gpu`: two ranks on the card, each as a node of its own, so that gradients go through sockets.
 
@@ -33,7 +35,21 @@ from tests.record.gpu import about_machine  # noqa: E402
 SCRIPTS = Path(__file__).parent / "step"
 BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
 """What is planted → the part that must be named first."""
-PARTS = ("named", "cost", "tried")
+PARTS = ("named", "cost", "tried", "own")
+OWN = {
+    "tokenize_loop": ("script", "python"),
+    "accelerate_state": ("checkpoint", ""),
+    "lightning_validation": ("evaluation", ""),
+    "fsdp_uneven": ("waiting", ""),
+    "metrics_each": ("communication", ""),
+    "trainer_prints": ("script", "print"),
+    "clip_loop": ("script", ""),
+    "barrier_report": ("script", "file"),
+    "healthy": ("", ""),
+}
+"""An own script → the part and, where it matters, the kind of work that must be named first."""
+PLANTED = "# planted"
+"""What stands behind a line of an own script that is the brake."""
 SHARED_CARD = "two ranks on one card, as two nodes: gradients go through sockets, and the ranks take turns"
 SHARE = """
 import os
@@ -64,6 +80,30 @@ async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], 
     return row, done.folder
 
 
+async def run_own(name: str, part: str, kind: str, place: str) -> dict[str, Any]:
+    """What is said of one own script first, and whether it is its planted brake, with its line."""
+    path = SCRIPTS / "own" / f"{name}.py"
+    planted = set()
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.endswith(PLANTED):
+            planted.add(number)
+    began = time.monotonic()
+    case = Case.open(Path(tempfile.mkdtemp(dir=place)))
+    done = await measure_steps(case, [sys.executable, str(path)], StepOptions(timeout=200))
+    row: dict[str, Any] = {"script": name, "part": part, "kind": kind, "seconds": round(time.monotonic() - began, 1)}
+    row |= {"said": done.summary, "ended": done.reason, "right": False}
+    if done.times is None:
+        return row
+    row |= {"cost": done.times.cost, "load": os.getloadavg()[0]}
+    if not done.times.brakes:
+        return row | {"first": "", "lines": [], "right": not part}
+    first = done.times.brakes[0]
+    named = {int(line.partition(" ")[0].rpartition(":")[2]) for line in first.lines}
+    row |= {"first": first.part, "does": first.kind, "lines": [*first.lines], "advice": first.advice}
+    right = first.part == part and kind in ("", first.kind) and bool(named & planted)
+    return row | {"right": right, "others": [str(one) for one in done.times.brakes[1:]]}
+
+
 def cost(folder: Path) -> dict[str, Any]:
     """Measured blocks of steps against the blocks between them: CPU time of rank 0, which neighbours do not disturb."""
     rows = json.loads((folder / "steps_rank0.json").read_text())["rows"]
@@ -85,7 +125,9 @@ class Out:
     """The file of results, and what is to be put into it."""
 
     def __init__(self, told: argparse.Namespace, about: dict[str, Any]) -> None:
-        known = json.loads(told.out.read_text()) if told.out.exists() else {part: [] for part in PARTS}
+        known: dict[str, Any] = {part: [] for part in PARTS}
+        if told.out.exists():
+            known |= json.loads(told.out.read_text())
         self.told, self.found, self.ends = told, known | about, time.monotonic() + told.within
 
     def lacks(self, part: str, **what: Any) -> bool:
@@ -108,6 +150,7 @@ async def main() -> int:
     parser.add_argument("--steps", type=int, default=1000, help="of the run whose cost is measured")
     parser.add_argument("--parts", default="123")
     parser.add_argument("--within", type=float, default=3600.0, help="seconds after which nothing more is begun")
+    parser.add_argument("--times", type=int, default=1, help="runs of each own script")
     parser.add_argument("--share-gpu", action="store_true", help="two ranks on one GPU")
     told = parser.parse_args()
     about = {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check_interpreter(sys.executable))}
@@ -117,7 +160,7 @@ async def main() -> int:
             (Path(place) / "sitecustomize.py").write_text(SHARE)
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH", "")]))
         await parts(out, place)
-    return 0 if all(row["right"] for row in out.found["named"]) else 1
+    return 0 if all(row["right"] for row in [*out.found["named"], *out.found["own"]]) else 1
 
 
 async def parts(out: Out, place: str) -> None:
@@ -133,6 +176,10 @@ async def parts(out: Out, place: str) -> None:
         if out.lacks("tried", brake=brake, tries=[*tries]):
             row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries, place=place)
             out.keep("tried", {"brake": brake, "tries": [*tries], "said": row["effects"], "answer": row["answer"]})
+    for name, (part, kind) in OWN.items():
+        for again in range(out.told.times):
+            if out.lacks("own", script=name, run=again):
+                out.keep("own", {"run": again, **await run_own(name, part, kind, place)})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def slow_loader(ranks: int = 2, place: str = "train.py:7 read") -> Case:
 
 def test_the_picture_stacks_the_parts_of_each_rank_under_its_conclusion() -> None:
     view = nk.show.step(slow_loader())
-    assert view.summary.startswith("The ranks wait for the data loader (no workers), most at train.py:7 read: 60.0 ms")
+    assert view.summary.startswith("The ranks wait for the data loader (no workers), most at train.py:7 (read): 60.0 ms")
     assert isinstance(view, Drawn) and view.figure is not None
     bars = {bar.name: list(bar.x) for bar in view.figure.data}
     assert bars["waiting for data"] == pytest.approx([60.0, 60.0])

@@ -87,7 +87,21 @@ def _key_of_row(row: Any) -> tuple[int | None, str, int] | None:
     return (rank if type(rank) is int and 0 <= rank < MOST_RANKS else None), perf["coll"][:60], size
 
 
-PARTS = ("data", "computation", "communication", "checkpoint", "script")
+PARTS = ("data", "computation", "communication", "checkpoint", "evaluation", "script")
+PART_OF_PHASE = {
+    "forward": "computation",
+    "backward": "computation",
+    "optimizer": "computation",
+    "checkpoint": "checkpoint",
+    "data": "data",
+}
+"""What the hook's look at the main thread saw → the part that it belongs to; all else is the
+script's own."""
+EVERY_STEP = 0.8
+"""Share of the steps from which on a forward pass without gradients belongs to training, as that of
+a teacher does."""
+SITES = 12
+"""Lines that are kept of a part."""
 POINTS = 64
 """Collectives of a step whose arrivals are compared over the ranks."""
 MOST = 4_000_000
@@ -118,7 +132,14 @@ def _event_of_hook(value: Mapping[str, Any], path: str) -> Event:
         raise ValueError(f"there is no rank {value['rank']}")
     rows = [row for row in value["rows"] if row["on"]]
     plain = [row["end"] - row["begin"] for row in value["rows"] if not row["on"]]
-    made = [_row_of_step(row) for row in rows]
+    spots = value.get("spots", ())
+    steps = [_HookStep.of(row, spots) for row in rows]
+    evaluating = sum(bool(step.evaluations) for step in steps)
+    if evaluating > EVERY_STEP * len(steps):
+        for step in steps:
+            step.evaluations = []
+    usual = _usual_shares(steps)
+    made = [_row_of_step(step, usual) for step in steps]
     data = {
         "source": "hook",
         "world": int(value["world"]),
@@ -128,7 +149,7 @@ def _event_of_hook(value: Mapping[str, Any], path: str) -> Event:
         "plain": plain,
         "cost": float(value["spent"]) / len(rows) if rows else 0.0,
         "batches": float(value["batches"]),
-        "sites": redact.clean(_costly_sites(rows)),
+        "sites": redact.clean(_costly_sites(steps, made)),
         "buckets": [int(size) for sizes in value["buckets"] for size in sizes],
         "loaders": [[int(workers), *more] for workers, *more in value["loaders"]],
         "threads": value["threads"],
@@ -148,35 +169,178 @@ def _step_event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Eve
     return Event("step.rank", text, path, 0, None, host, None, rank, data)
 
 
-def _row_of_step(row: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass
+class _Look:
+    """Where the main thread stood once, and the seconds that it stands for."""
+
+    time: float
+    seconds: float
+    entered: str
+    """`data`, `checkpoint` or `collective`, where it was in one."""
+    phase: str | None
+    """What libraries did; None where the hook did not tell."""
+    lines: Sequence[str]
+    """Of the script, the innermost first."""
+    called: str
+
+
+@dataclass
+class _HookStep:
+    """One measured step: what is known to the microsecond, and the looks that tell the rest."""
+
+    row: Mapping[str, Any]
+    looks: list[_Look]
+    evaluations: list[Span]
+    """Forward passes without gradients."""
+    gaps: list[Span]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], spots: Sequence[Mapping[str, Any]]) -> _HookStep:
+        """One row of the hook's file."""
+        looks = []
+        before = row["begin"]
+        for sample in row["samples"]:
+            look = _look_of_sample(sample, before, spots)
+            looks.append(look)
+            before = look.time
+        evaluations = []
+        for since, until in row.get("gradless", ()):
+            if any(look.phase == "forward" and since <= look.time <= until for look in looks):
+                evaluations.append((since, until))
+        gaps = _gaps_of_loader(row)
+        if not gaps and "ddp" in row and looks and looks[0].phase is not None:
+            # without a loader the batch is made between the step before and the forward pass
+            gaps = [(row["begin"], max(row["begin"], row["ddp"][0]))]
+        return cls(row, looks, evaluations, gaps)
+
+    @property
+    def exposed(self) -> Span:
+        """When DDP's gradients were all ready, and when the last had arrived."""
+        if "ddp" not in self.row:
+            return 0.0, 0.0
+        _, _, computed, sent = self.row["ddp"]
+        return computed, max(computed, sent)
+
+    def busy(self, kind: str) -> list[Sequence[Any]]:
+        """What was done of one kind outside of evaluations."""
+        found = []
+        for one in self.row["busy"]:
+            if one[0] == kind and not _is_within(one[1], self.evaluations):
+                found.append(one)
+        return found
+
+    def gap_seconds(self) -> float:
+        """Seconds between the steps, or before a forward pass, in which nothing else is known."""
+        seconds = 0.0
+        for since, until in self.gaps:
+            known = _covered_seconds(self.row["busy"], since, until)
+            seconds += max(0.0, until - since - known - _overlap(self.evaluations, since, until))
+        return seconds
+
+    def shares(self, in_gaps: bool) -> dict[str, float]:
+        """Part → seconds, by the looks within the gaps, or outside of them."""
+        found: dict[str, float] = defaultdict(float)
+        for look in self.looks:
+            known = look.entered or _is_within(look.time, [*self.evaluations, self.exposed])
+            if not known and _is_within(look.time, self.gaps) == in_gaps:
+                found[_part_of_look(look, in_gaps)] += look.seconds
+        return found
+
+
+def _look_of_sample(
+    sample: Sequence[Any], before: float, spots: Sequence[Mapping[str, Any]]
+) -> _Look:
+    time, entered, place, *phase = sample
+    since = max(0.0, time - before)
+    if not phase:  # of an older hook, which kept one line and nothing else
+        return _Look(time, since, entered, None, [place] if place else [], "")
+    spot = spots[place]
+    lines = [str(line) for line in spot["lines"]]
+    return _Look(time, since, entered, str(phase[0]), lines, str(spot["called"]))
+
+
+def _part_of_look(look: _Look, in_gaps: bool) -> str:
+    """The part of a step that a look saw; where it does not tell, what usually is there."""
+    if look.phase is None:
+        return "script" if in_gaps else "computation"
+    return PART_OF_PHASE.get(look.phase, "script")
+
+
+def _is_within(time: float, spans: Iterable[Span]) -> bool:
+    return any(since <= time <= until for since, until in spans)
+
+
+def _overlap(spans: Iterable[Span], since: float, until: float) -> float:
+    seconds = 0.0
+    for begin, end in spans:
+        seconds += max(0.0, min(end, until) - max(begin, since))
+    return seconds
+
+
+def _usual_shares(steps: Iterable[_HookStep]) -> dict[bool, dict[str, float]]:
+    """Whether in gaps → part → share of all looks, for a step too short to be looked at."""
+    usual = {}
+    for in_gaps, part in ((True, "script"), (False, "computation")):
+        total: dict[str, float] = defaultdict(float)
+        for step in steps:
+            for name, seconds in step.shares(in_gaps).items():
+                total[name] += seconds
+        usual[in_gaps] = _normalized(total) or {part: 1.0}
+    return usual
+
+
+def _normalized(seconds: Mapping[str, float]) -> dict[str, float]:
+    whole = sum(seconds.values())
+    if not whole:
+        return {}
+    return {name: one / whole for name, one in seconds.items()}
+
+
+def _row_of_step(step: _HookStep, usual: Mapping[bool, Mapping[str, float]]) -> dict[str, Any]:
     """Seconds of one step and of its parts, and when each collective began and ended."""
-    begin, end, busy = row["begin"], row["end"], row["busy"]
-    spent = {
-        kind: sum(one[2] - one[1] for one in busy if one[0] == kind)
-        for kind in ("data", "checkpoint")
-    }
-    calls = [(one[1], one[2], one[4]) for one in busy if one[0] == "collective"]
+    row = step.row
+    parts = dict.fromkeys(PARTS, 0.0)
+    for kind, part in (("data", "data"), ("checkpoint", "checkpoint"), ("gc", "script")):
+        parts[part] += sum(one[2] - one[1] for one in step.busy(kind))
+    calls = [(one[1], one[2], one[4]) for one in step.busy("collective")]
     own = sum(until - since for since, until, _ in calls)
-    exposed = 0.0
-    if "ddp" in row:
-        _, _, computed, sent = row["ddp"]
-        exposed = max(0.0, sent - computed)
-        calls = sorted([*calls, (computed, sent, 0)])
-    gaps = sum(
-        until - since - _covered_seconds(busy, since, until)
-        for since, until in _gaps_of_loader(row)
-    )
-    parts = spent | {"communication": own + exposed, "script": gaps}
-    parts["computation"] = max(0.0, end - begin - sum(parts.values()))
-    points = [[since, until, until - since] for since, until, _ in calls[:POINTS]]
+    computed, sent = step.exposed
+    parts["communication"] = own + sent - computed
+    parts["evaluation"] = sum(until - since for since, until in step.evaluations)
+    seconds = row["end"] - row["begin"]
+    rest = max(0.0, seconds - sum(parts.values()))
+    between = min(rest, step.gap_seconds())
+    for in_gaps, left in ((True, between), (False, rest - between)):
+        shares = _normalized(step.shares(in_gaps)) or usual[in_gaps]
+        for part, share in shares.items():
+            parts[part] += share * left
+    points = _points_of_step(step)
     made = {
-        "seconds": end - begin,
+        "seconds": seconds,
         "parts": parts,
-        "points": points,
+        "points": points[:POINTS],
         "own": own,
-        "bytes": sum(c[2] for c in calls),
+        "bytes": sum(call[2] for call in calls),
+        "calls": len(calls),
+        "queued": float(row.get("queued", 0.0)),
     }
     return made | ({"loading": float(row["loading"])} if "loading" in row else {})
+
+
+def _points_of_step(step: _HookStep) -> list[list[float]]:
+    """Begin, end and exposed seconds of each collective, and of DDP's last wait, in order.
+
+    Those of an evaluation are kept, as ranks are compared call by call, but cost nothing here.
+    """
+    points = []
+    for kind, since, until, *_ in step.row["busy"]:
+        if kind == "collective":
+            hidden = _is_within(since, step.evaluations)
+            points.append([since, until, 0.0 if hidden else until - since])
+    computed, sent = step.exposed
+    if "ddp" in step.row:
+        points.append([computed, sent, sent - computed])
+    return sorted(points)
 
 
 def _gaps_of_loader(row: Mapping[str, Any]) -> list[Span]:
@@ -198,39 +362,59 @@ def _covered_seconds(busy: Iterable[Sequence[Any]], since: float, until: float) 
     return float(sum(max(0.0, min(one[2], until) - max(one[1], since)) for one in busy))
 
 
-def _costly_sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """[part, line of the script, seconds of a step, calls of a step, function] of what is not
-    computing.
+def _costly_sites(steps: Sequence[_HookStep], made: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """[part, line of the script, seconds of a step, calls of a step, function, phase, lines that
+    called it] of what a step does, the longest of each part first.
     """
-    seconds: dict[tuple[str, str, str], float] = defaultdict(float)
-    calls: dict[tuple[str, str, str], int] = defaultdict(int)
-    for row in rows:
-        for kind, since, until, name, _, place in row["busy"]:
-            if kind == "collective" and place:
-                seconds[kind, place, name] += until - since
-                calls[kind, place, name] += name != "wait"
-        gaps = _gaps_of_loader(row)
-        seen = [
-            (_phase_of_sample(time, phase, gaps), place)
-            for time, phase, place in row["samples"]
-            if place
-        ]
-        each = (row["end"] - row["begin"]) / max(1, len(row["samples"]))
-        for phase, place in seen:
-            if phase:
-                seconds[phase, place, ""] += each
-    count = max(1, len(rows))
-    ordered = sorted(seconds, key=lambda key: -seconds[key])[:12]
-    return [[*key[:2], seconds[key] / count, calls[key] / count, key[2]] for key in ordered]
+    seconds: dict[tuple[Any, ...], float] = defaultdict(float)
+    calls: dict[tuple[Any, ...], int] = defaultdict(int)
+    for step, values in zip(steps, made, strict=True):
+        for kind in ("collective", "gc"):
+            for _, since, until, name, _, place in step.busy(kind):
+                if place:
+                    part = "script" if kind == "gc" else kind
+                    key = (part, place, name, kind, ())
+                    seconds[key] += until - since
+                    calls[key] += name != "wait"
+        for key, spent in _looked_sites(step, values["parts"]).items():
+            seconds[key] += spent
+    count = max(1, len(steps))
+    kept: dict[str, int] = defaultdict(int)
+    rows = []
+    for key in sorted(seconds, key=lambda key: -seconds[key]):
+        part, place, name, phase, callers = key
+        kept[part] += 1
+        if kept[part] <= SITES:
+            spent = seconds[key] / count
+            rows.append([part, place, spent, calls[key] / count, name, phase, [*callers]])
+    return rows
 
 
-def _phase_of_sample(time: float, phase: str, gaps: Sequence[Span]) -> str:
-    """What a look at the main thread belongs to; empty for computation and collectives."""
-    if phase in ("data", "checkpoint"):
-        return phase
-    if not phase and any(since <= time <= until for since, until in gaps):
-        return "script"
-    return ""
+def _looked_sites(step: _HookStep, parts: Mapping[str, float]) -> dict[tuple[Any, ...], float]:
+    """Lines that the looks of a step saw → seconds.
+
+    Those of a part share the seconds that the part has.
+    """
+    spent: dict[tuple[Any, ...], float] = defaultdict(float)
+    whole: dict[str, float] = defaultdict(float)
+    for look in step.looks:
+        if _is_within(look.time, step.evaluations):
+            part = "evaluation"
+        elif look.entered == "collective" or _is_within(look.time, [step.exposed]):
+            continue
+        else:
+            in_gaps = _is_within(look.time, step.gaps)
+            part = look.entered or _part_of_look(look, in_gaps)
+        whole[part] += look.seconds
+        if look.lines:
+            place, *callers = look.lines
+            key = (part, place, look.called, look.phase or "", tuple(callers))
+            spent[key] += look.seconds
+    made = {}
+    for key, one in spent.items():
+        if whole[key[0]]:
+            made[key] = one / whole[key[0]] * parts.get(key[0], 0.0)
+    return made
 
 
 # ---------------------------------------------------------------- traces
