@@ -134,7 +134,9 @@ class Clock:
 
 
 def clocks(events: Sequence[Event]) -> list[Clock]:
-    """Offset of every host that shares enough with the reference.
+    """Offset of every host that shares enough with the reference, by log lines.
+
+    Dumps are aligned in `evidence.flight.hang`, steps in `analysis.steps`.
 
     The reference is the host that shares most; [] where none does.
 

@@ -415,7 +415,8 @@ def _never_started(case: Case) -> Finding | None:
 def _waits_uncounted(case: Case) -> Finding | None:
     """A rank waited at the rendezvous, and no line counts the ranks.
 
-    A rank that asks for NCCL's id is past it.
+    The wait of a rank that asks for NCCL's id, anywhere in its log, does not count, as it is past
+    the rendezvous; an error of the rendezvous always does.
     """
     # a rank that asks for NCCL's id has met the others at the store
     past = {e.rank for e in case.of(C10dUniqueId)} - {None}

@@ -288,7 +288,7 @@ def _usable_entries(entries: Entries, family: str) -> Entries:
 
 
 def matching(entries: Entries, wanted: str) -> list[str]:
-    """Interface names by NCCL's syntax.
+    """Interface names by the syntax of NCCL_SOCKET_IFNAME; `accepts` has that of NCCL_IB_HCA.
 
     Prefixes separated by commas, ``^`` excludes, ``=`` compares whole names.
     """
@@ -296,6 +296,7 @@ def matching(entries: Entries, wanted: str) -> list[str]:
     if exclude:
         wanted = wanted[1:]
     exact = wanted.startswith("=")
+    # some write a port or an alias behind the name, which NCCL does not compare
     items = [item.split(":")[0] for item in (wanted[1:] if exact else wanted).split(",") if item]
     names = list(dict.fromkeys(entry["name"] for entry in entries))
     return [

@@ -254,7 +254,8 @@ def crash_handlers(folder, ranks):
     ``stacks_rank<N>.txt`` and ``fr_rank_<N>``.
     """
 
-    def read(until):
+    # of ranks that the guard started: `ncclkit attach` itself signals nobody
+    def ask_handlers(until):
         # whoever has written stacks need not be asked
         mute = [
             rank
@@ -288,7 +289,7 @@ def crash_handlers(folder, ranks):
                 problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
         return problems
 
-    return read
+    return ask_handlers
 
 
 class Gpus:

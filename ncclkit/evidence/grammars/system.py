@@ -1,6 +1,7 @@
 """The grammar of what lies below.
 
-CUDA, libc, shells, DataLoader.  The kernel's own log is `kernel`.
+CUDA, libc, shells, DataLoader.  The kernel's own log is `kernel`; their texts in
+other languages are `refusals`.
 """
 
 from __future__ import annotations
