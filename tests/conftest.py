@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests import groups
 from tests.processes import RUNNER, serve, warm
 from tests.skips import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary"]
 
 HERE = Path(__file__).parent
-LONG = ("browser", "notebooks", "probe", "live", "hostile", "cli")
+FIRST = ("browser", "notebooks", "probe", "live", "hostile", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 OF_JOBS = ("NCCL_", "TORCH_", "GLOO_")
@@ -37,8 +38,11 @@ SERVERS = serve()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first; JupyterLab serves what is in a row, and reports of notebooks need none."""
+    for item in items:
+        if item.path.relative_to(HERE).as_posix() in groups.LONG:
+            item.add_marker("long")
     folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
-    place = {path: LONG.index(folder) if folder in LONG else len(LONG) for path, folder in folders.items()}
+    place = {path: FIRST.index(folder) if folder in FIRST else len(FIRST) for path, folder in folders.items()}
     items.sort(key=lambda item: (place[item.path], item.path.name == "test_report.py"))
 
 

@@ -45,6 +45,45 @@ REPORTS = (
     "notebooks/test_stories.py",
 )
 """Files with tests of every notebook, which look at one report of it."""
+LONG = (
+    "browser/test_buttons.py",
+    "browser/test_environment.py",
+    "browser/test_lab.py",
+    "browser/test_report.py",
+    "browser/test_submit.py",
+    "browser/test_tuning.py",
+    "causes/test_differential.py",
+    "causes/test_first_step.py",
+    "cli/test_one_answer.py",
+    "evidence/test_fuzz.py",
+    "hostile/test_drivers.py",
+    "hostile/test_growth.py",
+    "hostile/test_memory.py",
+    "hostile/test_rendezvous.py",
+    "hostile/test_swap.py",
+    "hostile/test_words.py",
+    "live/test_attach_jobs.py",
+    "live/test_healthy_jobs.py",
+    "live/test_launch.py",
+    "live/test_simulated_hosts.py",
+    "live/test_slurm.py",
+    "live/test_staged_test.py",
+    "live/test_submit.py",
+    "notebooks/test_logs.py",
+    "notebooks/test_report.py",
+    "packaging/test_secrets.py",
+    "packaging/test_wheel.py",
+    "probe/test_experiment.py",
+    "probe/test_probe.py",
+    "probe/test_step.py",
+    "probe/test_sweep.py",
+    "views/test_attach.py",
+)
+"""Files whose tests take two thirds of the time of all: `make test` leaves them to `make test-all`.
+
+What they try is tried by a quicker test, too: the command starts and judges jobs
+(`cli/test_cli.py`), a browser goes from a paste to a report (`browser/test_start.py`).
+"""
 APART = (
     "cli/test_cli.py",
     "live/test_launch.py",

@@ -29,7 +29,7 @@ def counts(case: Case) -> tuple[int, int]:
 def test_the_command_judges_what_a_case_folder_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diagnose", str(CRAWLS)]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("1. network_loss (possible)") and "further bytes pass at 0.0239 GB/s" in shown
+    assert "\n1. network_loss (possible)" in shown and "further bytes pass at 0.0239 GB/s" in shown
 
 
 def test_a_folder_that_is_read_twice_measured_once(tmp_path: Path) -> None:

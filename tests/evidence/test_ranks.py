@@ -141,6 +141,13 @@ def test_a_prefix_is_stripped_and_what_it_knows_is_kept(only, prefix, who):
     assert event.data.error == "device-side assert triggered"
 
 
+def test_a_line_that_mpirun_tagged_in_pieces_is_one_line(only):
+    """Python writes an error in four pieces, and Open MPI 4.1 writes its tag before each of them."""
+    tag = "[1,3]<stderr>:"
+    (event,) = only("cuda.error", f"{tag}RuntimeError{tag}: {tag}CUDA error: boom{tag}\n")
+    assert (event.rank, event.data.error) == (3, "boom")
+
+
 @pytest.mark.parametrize("text", ["epoch_3 | step 12/100", "step-3 | iteration 12", "Train: 20% | step 12/100"])
 def test_a_column_of_a_table_is_no_host(read_text, text):
     assert {event.host for event in read_text(text + "\n").events} <= {""}

@@ -74,8 +74,10 @@ def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_reader_of_the_logs_finds_culprit_lines_and_advice() -> None:
-    case, _ = made(next(path for path in NOTEBOOKS if path.stem == "03_logs"))
-    read = squeezed(BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser").main.get_text(" "))
+    notebook = next(path for path in NOTEBOOKS if path.stem == "03_logs")
+    case, _ = made(notebook)
+    page = report_file(case, notebook)
+    read = squeezed(BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").main.get_text(" "))
     root = diagnose(open_sample("eight_ranks_late")).findings[0]
     assert squeezed(root.say) in read and "somebodyelse'sjob" in read
     assert squeezed(cite(root.evidence[0])["text"].splitlines()[0]) in read

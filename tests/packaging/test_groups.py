@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.groups import REPORTS, TOGETHER, Groups, group
+from tests.groups import LONG, REPORTS, TOGETHER, Groups, group
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.groups import Groups
+from tests.groups import LONG, Groups
 def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 """
@@ -111,6 +111,10 @@ def test_who_looks_at_the_report_of_a_notebook_runs_where_it_was_made() -> None:
         for path in tests.rglob("test_*.py")
         if re.search(r"^from tests\.reports import .*\bmade\b", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert users - {*REPORTS, *TOGETHER} == {"notebooks/test_environment.py"}, "its parameters are its own"
+    assert users - {*REPORTS, *TOGETHER} == {"cli/test_page.py", "notebooks/test_environment.py"}, "their parameters are their own"
     names = [f"tests/{file}::test_it[1_recbole]" for file in REPORTS] + ["tests/notebooks/test_recbole.py::test_it"]
     assert {group(name) for name in names} == {"1_recbole"}
+
+
+def test_every_long_file_is_there() -> None:
+    assert [file for file in LONG if not (ROOT / "tests" / file).is_file()] == []

@@ -88,7 +88,7 @@ class TuneVerb(Verb):
                 options.inherited,
                 on_record=shown.show_record,
                 job=options.job,
-                budget=options.budget,
+                budget=options.budget or 0.0,
                 on_sweep=shown.show_sweep,
             )
             try:
@@ -178,7 +178,6 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=NumberRange(1, 7 * DAY, "a number"),
-        default=0.0,
         metavar="SECONDS",
         help=(
             "so long at most; what does not fit is counted and said, and combinations are then"

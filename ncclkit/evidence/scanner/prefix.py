@@ -157,6 +157,9 @@ def parse_prefix(
     while match := LAUNCHER.match(text):
         _take_prefix(line, match, changed)
         text = text[match.end() :]
+        # mpirun tags each piece that a program writes, and Python writes an error in four
+        if match["mpi"]:
+            text = text.replace(match[0].strip(), "")
     if tasks and (task := TASK.match(text)):
         line.rank, line.local, line.speaker = int(task[1]), True, line.speaker + task[0].strip()
         text = text[task.end() :]
