@@ -39,7 +39,7 @@ SERVERS = serve()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first; JupyterLab serves what is in a row, and reports of notebooks need none."""
     for item in items:
-        if item.path.relative_to(HERE).as_posix() in groups.LONG:
+        if groups.is_long(item.nodeid):
             item.add_marker("long")
     folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
     place = {path: FIRST.index(folder) if folder in FIRST else len(FIRST) for path, folder in folders.items()}

@@ -84,6 +84,16 @@ LONG = (
 What they try is tried by a quicker test, too: the command starts and judges jobs
 (`cli/test_cli.py`), a browser goes from a paste to a report (`browser/test_start.py`).
 """
+STORY = re.compile(r"\d_\w+")
+"""How the groups of the five stories are called; each report of one takes a minute."""
+
+
+def is_long(nodeid: str) -> bool:
+    """Whether a test is left to `make test-all`: of a long file, or of the report of a story."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return file in LONG or bool(STORY.fullmatch(group(nodeid)))
+
+
 APART = (
     "cli/test_cli.py",
     "live/test_launch.py",

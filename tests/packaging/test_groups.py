@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.groups import LONG, REPORTS, TOGETHER, Groups, group
+from tests.groups import LONG, REPORTS, TOGETHER, Groups, group, is_long
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.groups import LONG, Groups
+from tests.groups import LONG, Groups, is_long
 def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 """
@@ -118,3 +118,6 @@ def test_who_looks_at_the_report_of_a_notebook_runs_where_it_was_made() -> None:
 
 def test_every_long_file_is_there() -> None:
     assert [file for file in LONG if not (ROOT / "tests" / file).is_file()] == []
+    assert is_long("tests/notebooks/test_recbole.py::test_it")
+    assert is_long("tests/notebooks/test_papermill.py::test_it[4_wenet]")
+    assert not is_long("tests/notebooks/test_papermill.py::test_it[guided]")
