@@ -17,7 +17,7 @@ from tests.groups import LONG, REPORTS, TOGETHER, Groups, group, is_long
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.groups import LONG, Groups, is_long
+from tests.groups import Groups
 def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 """
