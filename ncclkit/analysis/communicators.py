@@ -356,7 +356,9 @@ def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[in
     follows = dict(links.keys())
     widths = {link.channels for link in links.values()}
     order = _longest_chain(follows)
-    if len(follows) != len(links) or len(widths) != 1 or len(order) != len(links) or len(order) < 2:
+    sends_to_one = len(follows) == len(links)
+    in_one_ring = len(order) == len(links) and len(order) > 1
+    if not sends_to_one or not in_one_ring or len(widths) != 1:
         return {}
     return {channel: list(order) for channel in range(widths.pop())}
 

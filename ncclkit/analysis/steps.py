@@ -608,21 +608,29 @@ def _buckets(seconds: float, rows: Sequence[Event[StepRank]]) -> _Found:
 
 
 def _checkpoint(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
-    worst, alone = _alone(ranks, "checkpoint")
-    words = "Saving checkpoints stops training, on average"
-    if alone:
-        words = f"Rank {worst.rank} saves checkpoints, and the others wait for it, on average"
-    work = _longest_work(_row_of_rank(rows, worst), "checkpoint")
-    return _Found("checkpoint", worst.parts["checkpoint"], words, (), work)
+    of_all = "Saving checkpoints stops training"
+    return _pause_in_training(ranks, rows, "checkpoint", of_all, "saves checkpoints")
 
 
 def _evaluation(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found:
-    worst, alone = _alone(ranks, "evaluation")
-    words = "Evaluation within the training loop takes time, on average"
+    of_all = "Evaluation within the training loop takes time"
+    return _pause_in_training(ranks, rows, "evaluation", of_all, "evaluates")
+
+
+def _pause_in_training(
+    ranks: Sequence[RankSteps],
+    rows: Sequence[Event[StepRank]],
+    part: str,
+    of_all: str,
+    of_one: str,
+) -> _Found:
+    """What stops training now and then: on all ranks, or on one for which the others wait."""
+    worst, alone = _alone(ranks, part)
+    words = of_all
     if alone:
-        words = f"Rank {worst.rank} evaluates, and the others wait for it, on average"
-    work = _longest_work(_row_of_rank(rows, worst), "evaluation")
-    return _Found("evaluation", worst.parts["evaluation"], words, (), work)
+        words = f"Rank {worst.rank} {of_one}, and the others wait for it"
+    work = _longest_work(_row_of_rank(rows, worst), part)
+    return _Found(part, worst.parts[part], f"{words}, on average", (), work)
 
 
 def _script(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> list[_Found]:

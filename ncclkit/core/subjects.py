@@ -39,9 +39,10 @@ def inputs_of_one_job(
 
 
 def facts_of_job(facts: Sequence[Fact], events: Sequence[Event]) -> list[Fact]:
-    """The facts of the hosts that a job ran on; all, where none of its hosts was looked at.
+    """The facts of the hosts that a job ran on.
 
-    A dead node, or one that another job had, explains nothing of this one.
+    All of them where none of its hosts was looked at.  A dead node, or one that another job had,
+    explains nothing of this one.
     """
     job_hosts = short_hosts(event for event in events if not _is_of_no_job(event))
     own = [fact for fact in facts if not fact.host or short_host(fact.host) in job_hosts]

@@ -782,7 +782,7 @@ def name_of_call(text):
 
 
 def queued_seconds(descriptor):
-    """Seconds that the main thread was ready and no CPU was free for it; 0 where Linux hides it."""
+    """Seconds that the main thread waited for a CPU; 0 where Linux hides it."""
     if descriptor is None:
         return 0.0
     try:
