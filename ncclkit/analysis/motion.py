@@ -216,9 +216,15 @@ def _last_by_dumps(events: Sequence[Event]) -> str:
 
 
 def _last_by_load(events: Sequence[Event]) -> str:
-    """By main threads: one works, and all others wait; a rank that waits for a GPU spins."""
+    """By main threads: one works, and all others wait.
+
+    A rank that waits for a GPU spins, and looks like one that works: of ranks with GPUs, and of one
+    that was met in a wait, load tells nothing.
+    """
     seen = rank_positions(events)
     loads = [event for event in events if event.kind == "telemetry.utilization"]
+    if any(event.data.gpu is not None for event in loads):
+        return ""
     rows = {event.rank: event.data.main for event in loads}
     shares = {}
     for rank in seen:
@@ -226,8 +232,10 @@ def _last_by_load(events: Sequence[Event]) -> str:
             shares[rank] = rows[rank]
     busy = [rank for rank, share in shares.items() if share >= AT_WORK]
     others = [share for rank, share in shares.items() if rank not in busy]
-    # a rank that waits for its GPU spins: where two are busy, nothing tells which one is awaited
+    # where two are busy, nothing tells which one is awaited
     if len(busy) != 1 or len(shares) < len(seen) or not others or max(others) > IDLE:
+        return ""
+    if not seen[busy[0]].is_busy:
         return ""
     low = f"{min(others):.0f}"
     high = f"{max(others):.0f}"

@@ -131,9 +131,15 @@ def test_who_comes_last_is_said_of_a_job_that_goes_on_and_is_no_accusation(
     assert headline(case.events) == says + more * last
 
 
-def load(number: int, main: float) -> Event:
-    data = {"seconds": 3.0, "states": "SSS", "gpu": None, "cpu": main, "main": main}
+def load(number: int, main: float, gpu: int | None = None) -> Event:
+    data = {"seconds": 3.0, "states": "SSS", "gpu": gpu, "cpu": main, "main": main}
     return Event("telemetry.utilization", "", rank=number, data=data | dict.fromkeys(("sent", "received", "gpu_busy")))
+
+
+def looks_at_work_on_rank_1() -> list[Event]:
+    """Rank 1 is met in its own code, ranks 0 and 2 in a collective."""
+    works = rank(1, own(67), MAIN, ran=0.97, wakes=6)
+    return [*waiting(0, wakes=6), *works, *waiting(2, wakes=6)]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +151,18 @@ def load(number: int, main: float) -> Event:
     ],
 )
 def test_for_whom_the_others_wait_is_seen_by_their_load(shares: tuple[float, ...], said: str) -> None:
-    looks = [event for number in range(3) for event in waiting(number, wakes=6)]
-    says = headline([*looks, *(load(number, main) for number, main in enumerate(shares))])
+    says = headline([*looks_at_work_on_rank_1(), *(load(number, main) for number, main in enumerate(shares))])
     assert says.startswith("The job goes on") and says.endswith(said)
+
+
+def test_a_rank_that_spins_for_its_gpu_is_not_the_one_that_others_wait_for() -> None:
+    """Seen on two H200: rank 0 saved, asleep; rank 1 spun in its barrier, and was called awaited."""
+    shares = enumerate((4.0, 97.0, 6.0))
+    on_gpus = [load(number, main, gpu=number) for number, main in shares]
+    in_the_barrier = [event for number in range(3) for event in waiting(number, wakes=6)]
+    by_load = [load(1, 97.0), load(0, 4.0), load(2, 6.0)]
+    assert "wait for rank" not in headline([*looks_at_work_on_rank_1(), *on_gpus])
+    assert "wait for rank" not in headline([*in_the_barrier, *by_load])
 
 
 def test_one_wake_ends_a_wait_that_sleeps_and_not_one_that_spins() -> None:
