@@ -175,7 +175,7 @@ class Diagnosis:
             error = self.errors[0].text.strip().splitlines()[-1]
         why = "No line proves why"
         if error:
-            why = f"No line proves why: {error}"
+            why = f"No line proves why: {error.rstrip('.')}"
         after = ""
         if self.differential and self.differential.answers:
             after = " after the answers given"
@@ -219,7 +219,14 @@ class Diagnosis:
                     *(f"  - {missing}" for missing in asked),
                 ]
             return "\n".join([self.headline, *lines])
-        parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
+        parts = []
+        for number, finding in enumerate(self.findings, 1):
+            if resemblance.is_resembling(finding):
+                parts.append(
+                    suspect_heading(self.findings, number) + _suspect_text(number, finding)
+                )
+            else:
+                parts.append(_text(number, finding))
         above = []
         if self.errors:
             above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])]
@@ -272,6 +279,29 @@ def _text(number: int, finding: Finding) -> str:
             at = len(steps)
         steps[at:at] = [f"   Next experiment: {asked.question}", *predictions]
     return "\n".join([*lines, *steps])
+
+
+LOOKS_LIKE = "Looks like one of these; nothing shows which. Each has the look that decides."
+"""Above the findings that rest on wording and on settled cases alone."""
+
+
+def suspect_heading(findings: Sequence[Finding], number: int) -> str:
+    """The line above the first suspect of a list, and an empty one; "" above others."""
+    if number > 1 and resemblance.is_resembling(findings[number - 2]):
+        return ""
+    return f"{LOOKS_LIKE}\n\n"
+
+
+def _suspect_text(number: int, finding: Finding) -> str:
+    """What a suspect rests on, and the look that decides: no evidence proves more."""
+    look = finding.advice[0]
+    lines = [
+        f"{number}. {finding.cause} ({finding.strength})",
+        f"   {finding.say}",
+        f"   {look.do}",
+    ]
+    lines += [f"     {line}" for line in look.to_copy]
+    return "\n".join([*lines, f"     {look.check}"])
 
 
 def _risk(finding: Finding) -> str:

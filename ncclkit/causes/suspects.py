@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncclkit.causes import catalogue, page, what_to_do
+from ncclkit.causes import catalogue, page
 from ncclkit.causes.differential import Differential, Suspect
 from ncclkit.causes.looks.record import Look
 from ncclkit.causes.resemblance import LEAST, MOST, SAYS, SHOWN, Text, weights
@@ -37,20 +37,15 @@ def suspect_finding(
     # a rule has read the very lines: it says more than a count
     if by_rule is not None:
         return replace(by_rule, advice=(look, *by_rule.advice))
-    about = page(suspect.cause)
-    advice = Advice(
-        what_to_do(suspect.cause),
-        why="Nothing in the evidence proves it yet.",
-        check=" ".join(about["How to be sure"].split()),
-        risk="It may be another cause: look first, then change one thing.",
-    )
+    title = page(suspect.cause)[""].rstrip(".")
     evidence, like = _heaviest_lines(suspect.cause, suspects, text, signs)
     return found(
         suspect.cause,
         "possible",
-        _suspect_sentence(suspect, suspects, about[""].rstrip("."), like),
+        _suspect_sentence(suspect, suspects, title, like),
         evidence,
-        advice=(look, advice),
+        # a remedy of what nobody has seen would be a guess: its page has it
+        advice=(look,),
         next=catalogue()[suspect.cause].experiment(case),
     )
 

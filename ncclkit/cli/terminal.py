@@ -99,17 +99,35 @@ def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = Fal
         is_alone = about is None or number > 1 or found.verdict not in ("found", "slow")
         screen.print(_card(number, finding, is_alone, shown))
     for number, finding in enumerate(found.findings[cards:], 1 + cards):
-        symbol, colour = MARKS[finding.strength or "possible"]
-        head = (
-            (f"{number}. ", ""),
-            (f"{symbol} {finding.strength} ", colour),
-            (f"{finding.cause}  ", "bold"),
-        )
-        screen.print(_text(*head, (finding.say, "")))
+        for row in _one_finding(number, finding, found.findings):
+            screen.print(row)
     more = _what_is_not_shown(found, cards, shown)
     if more:
         screen.print(_text((f"{more}: `ncclkit diagnose --all` shows them.", "dim")))
     return None
+
+
+def _one_finding(number: int, finding: Finding, all_of: Sequence[Finding]) -> list[RenderableType]:
+    """A finding in a line; of a suspect also the look that decides it."""
+    from ncclkit.causes.diagnosis import suspect_heading
+    from ncclkit.causes.resemblance import is_resembling
+
+    symbol, colour = MARKS[finding.strength or "possible"]
+    head = (
+        (f"{number}. ", ""),
+        (f"{symbol} {finding.strength} ", colour),
+        (f"{finding.cause}  ", "bold"),
+    )
+    line: RenderableType = _text(*head, (finding.say, ""))
+    if not is_resembling(finding):
+        return [line]
+    look = finding.advice[0]
+    copied = [_indented(_text((each, "green")), 7) for each in look.to_copy]
+    heading = suspect_heading(all_of, number).strip()
+    above: list[RenderableType] = []
+    if heading:
+        above = [_text((f"\n{heading}", "bold"))]
+    return [*above, line, _indented(_text((look.do, "")), 3), *copied]
 
 
 def _what_is_not_shown(found: Diagnosis, cards: int, shown: int) -> str:

@@ -14,6 +14,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ncclkit.causes import TO_COPY, catalogue, page
+from ncclkit.causes.diagnosis import LOOKS_LIKE
+from ncclkit.causes.resemblance import is_resembling
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
@@ -125,10 +127,13 @@ def findings_view(source: Any, headline: bool = True) -> View:
     risks = getattr(source, "risks", ())
     cited = chain.from_iterable(finding.evidence for finding in found)
     lines = CitedLines(cited)
+    known = [finding for finding in found if not is_resembling(finding)]
+    suspects = [finding for finding in found if is_resembling(finding)]
     parts = []
-    for number, finding in enumerate(found, 1):
+    for number, finding in enumerate(known, 1):
         # a banner above has said the first one's sentence
         parts.append(card(finding, number, lines, headline or number > 1))
+    parts.append(_suspect_list(suspects, lines, first=1 + len(known)))
     parts.append(evidence_part(errors[:MOST]))
     if risks:
         parts.append(el("h5", "Risks that this job did not suffer"))
@@ -224,6 +229,35 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
         return el("details", head, el("p", meaning(finding), cls="nk-dim"), body, cls=edge)
     head = el("div", named, el("span", meaning(finding), cls="nk-dim"), cls="nk-card-head")
     return el("section", head, el("h4", sentence), body, cls=edge)
+
+
+def _suspect_list(suspects: Sequence[Finding], lines: CitedLines, first: int) -> Markup:
+    """What it looks like: one list, where nothing shows which it is."""
+    if not suspects:
+        return Markup("")
+    rows = [_suspect(finding, lines) for finding in suspects]
+    title = el("h4", "Looks like")
+    note = el("p", LOOKS_LIKE, cls="nk-dim")
+    listed = el("ol", *rows, start=str(first), cls="nk-suspects")
+    return el("section", title, note, listed, cls="nk-card nk-edge-possible")
+
+
+def _suspect(finding: Finding, lines: CitedLines) -> Markup:
+    """A suspect: why it is one, and the look that decides, with what either answer means."""
+    look = finding.advice[0]
+    return el(
+        "li",
+        el("p", strength_part(finding), " ", finding.say),
+        el("p", sentence(look.do), cls="nk-do"),
+        *(pre(block) for block in ("\n".join(look.exports), look.command) if block),
+        fold(
+            "What the answers mean, the lines that it rests on, and the experiment",
+            el("p", sentence(look.check)),
+            el("p", sentence(look.why)),
+            evidence_part(finding.evidence, lines),
+            _experiment(finding.next),
+        ),
+    )
 
 
 def _risk_card(risk: Finding) -> Markup:

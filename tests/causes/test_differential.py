@@ -11,11 +11,14 @@ import pytest
 
 from ncclkit.causes import catalogue, differential
 from ncclkit.causes.contexts import CONTEXTS
+from ncclkit.causes.diagnosis import LOOKS_LIKE
 from ncclkit.causes.differential import STATED, answer_event, next_look, settled_cases
 from ncclkit.causes.looks import all_questions, cause_looks
+from ncclkit.causes.resemblance import is_resembling
 from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 from ncclkit.causes.symptoms.document import symptoms_document
 from ncclkit.core.kinds import ToldAnswer
+from ncclkit.views.findings import findings_view
 from tests.cases import judged_log
 from tests.bench.differential import own_failures
 from tests.packaging.project import ROOT
@@ -67,6 +70,18 @@ def test_a_bare_symptom_gets_suspects_at_possible_each_with_its_look(tmp_path: P
     assert result.differential.seen[0].symptom == "unique_id"
     for finding in result.findings:
         assert finding.advice[0].do.startswith("Look first: ")
+
+
+def test_what_it_looks_like_is_one_list_of_looks_without_a_remedy(tmp_path: Path) -> None:
+    result = judged_log(tmp_path, BARE)
+    suspects = [finding for finding in result.findings if is_resembling(finding)]
+    assert len(suspects) > 1 and all(len(finding.advice) == 1 for finding in suspects)
+    said = result.text()
+    cards = findings_view(result).html
+    assert said.count(LOOKS_LIKE) == cards.count(LOOKS_LIKE) == 1
+    for finding in suspects:
+        assert finding.advice[0].do in said and f"<code>{finding.cause}</code>" in cards
+    assert "What to do" not in cards
 
 
 def test_a_prior_alone_is_never_the_end_of_the_questions(tmp_path: Path) -> None:

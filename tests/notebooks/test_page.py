@@ -101,6 +101,19 @@ def test_on_a_page_that_asks_for_a_guess_the_verdict_stays_below_the_question() 
     assert said.startswith("Why? Who is at fault? It is rank 3 ncclkit report") and "/x" not in str(main)
 
 
+def test_sections_that_end_in_a_sentence_alone_are_a_line_each_at_the_end() -> None:
+    say = '<style></style><div class="nk"><p class="nk-say">{}</p>{}</div>'
+    banner = '<div class="nk"><section class="nk-banner" data-case="/x">It is rank 3</section></div>'
+    bare = [new_markdown_cell("## The path"), new_code_cell("", outputs=[shown({"text/html": say.format("None.", "")})])]
+    table = say.format("Two links.", "<table><tr><td>eth0</td></tr></table>")
+    full = [new_markdown_cell("## The links"), new_code_cell("", outputs=[shown({"text/html": table})])]
+    first = [new_markdown_cell("# Why?"), new_code_cell("", outputs=[shown({"text/html": banner})])]
+    main = BeautifulSoup(page.render(new_notebook(cells=[*first, *bare, *full])), "html.parser").main
+    headings = [heading.get_text() for heading in main.select("h2")]
+    assert headings == ["The links", "Nothing further to show"]
+    assert [row.get_text() for row in main.select("li")] == ["The path: None."]
+
+
 def test_a_form_that_nobody_used_is_left_out() -> None:
     soup = rendered(shown({"text/html": '<style></style><div class="nk-idle">No experiment was made</div>'}))
     assert "experiment" not in soup.main.text

@@ -80,6 +80,7 @@ def render(
     for idle in soup.select(".out:has(.nk-idle)"):
         idle.decompose()  # a form that nobody used
     _place_banner(soup, command or str(resources["about"]["command"]))
+    _gather_bare_sections(soup)
     if aliases is not None:
         anonymized.hide(soup, aliases)
     _add_contents(soup)
@@ -364,6 +365,62 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
     title.insert_before(question)
     title.string = answer.get_text(" ", strip=True).rstrip(".")
     answer.decompose()
+
+
+def _gather_bare_sections(soup: BeautifulSoup) -> None:
+    """Make sections that end in a sentence alone, such as "nothing is known of …", a line each.
+
+    They stand at the end of the page, so that what can be seen stands together.  A course asks
+    before it shows, so its sections stay.
+    """
+    if soup.select_one(".nk-guess") or soup.select_one(".nk-banner") is None:
+        return
+    rows = []
+    for parts in _sections(soup):
+        shown = [out for part in parts for out in part.select(".out")]
+        said = [_only_sentence(out) for out in shown]
+        if not said or not all(said):
+            continue
+        name = soup.new_tag("b")
+        name.string = parts[0].select("h2")[0].get_text(" ", strip=True)
+        row = soup.new_tag("li")
+        row.extend([name, f": {'; '.join(said)}"])
+        rows.append(row)
+        for part in parts:
+            part.decompose()
+    if not rows:
+        return
+    listed = soup.new_tag("ul")
+    listed.extend(rows)
+    title = soup.new_tag("h2")
+    title.string = "Nothing further to show"
+    gathered = soup.new_tag("section", attrs={"class": "prose"})
+    gathered.extend([title, listed])
+    soup.select("main > footer")[0].insert_before(gathered)
+
+
+def _sections(soup: BeautifulSoup) -> list[list[Tag]]:
+    """What stands under each second heading, with the prose that holds it."""
+    found: list[list[Tag]] = []
+    for part in soup.select("main > section"):
+        if part.find(["h1", "h2"]):
+            found.append([])
+        if found:
+            found[-1].append(part)
+    return [parts for parts in found if parts[0].find("h2") and not parts[0].find("h1")]
+
+
+def _only_sentence(out: Tag) -> str:
+    """The sentence of a view that shows nothing else; "" of any other output."""
+    said = out.select(".nk > .nk-say")
+    if len(said) != 1 or out.select_one(".figure"):
+        return ""
+    words = said[0].get_text(" ", strip=True)
+    without_style = [text for text in out.find_all(string=True) if text.parent.name != "style"]
+    everything = " ".join(" ".join(without_style).split())
+    if everything != " ".join(words.split()):
+        return ""
+    return words
 
 
 def _add_contents(soup: BeautifulSoup) -> None:
