@@ -406,7 +406,7 @@ def _brakes(
     """
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
     calls = _Calls.of(ranks, rows)
-    found = [_data(ranks, rows), *_communication(ranks, rows, calls)]
+    found = [_data(ranks, rows), *_exposed_communication(ranks, rows, calls)]
     found += [_checkpoint(ranks, rows), _evaluation(ranks, rows), *_script(ranks, rows)]
     relevant = [one for one in found if one.seconds >= LEAST * whole]
     named = {one.part for one in relevant}
@@ -558,7 +558,7 @@ def _data(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found
     return _Found("data", worst.parts["data"], words, more, work)
 
 
-def _communication(
+def _exposed_communication(
     ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], calls: _Calls
 ) -> list[_Found]:
     """The small collectives that the script calls, and all other exposed communication."""
@@ -566,7 +566,8 @@ def _communication(
     found = []
     if calls.seconds:
         found.append(_small_calls(rows, calls))
-    found.append(_buckets(max(0.0, sent - calls.seconds), rows))
+    # the calls may hold waiting, too, which is no part of what was sent
+    found.append(_other_communication(max(0.0, sent - calls.seconds), rows))
     return found
 
 
@@ -593,7 +594,8 @@ def _small_calls(rows: Sequence[Event[StepRank]], calls: _Calls) -> _Found:
     return _Found("communication", calls.seconds, words, (), work, advice)
 
 
-def _buckets(seconds: float, rows: Sequence[Event[StepRank]]) -> _Found:
+def _other_communication(seconds: float, rows: Sequence[Event[StepRank]]) -> _Found:
+    """All that is not the script's small calls; of gradients where their buckets are too small."""
     sizes = rows[0].data.buckets
     # one more, as DDP's first bucket is small
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1

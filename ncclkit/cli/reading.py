@@ -33,9 +33,13 @@ def read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading
     say = functools.partial(show, file=sys.stderr)
     readers = workers.started(who_reads, say) if who_reads else nullcontext()
     with readers as executor, Activity("Reading", is_long=False) as activity:
-        helped = executor is None
+        starts_processes = executor is None
         return evidence.read(
-            paths, stdin=stdin, executor=executor, helped=helped, on_bytes=activity.amount
+            paths,
+            stdin=stdin,
+            executor=executor,
+            starts_processes=starts_processes,
+            on_bytes=activity.amount,
         )
 
 

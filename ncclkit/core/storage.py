@@ -251,7 +251,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     # monotonic: a clock that is set while we wait would end the wait or make it endless
     end = time.monotonic() + WAIT
-    with open(_lock_file(folder / LOCK), "rb") as file:
+    with open(_open_lock_file(folder / LOCK), "rb") as file:
         held = folder / f"{LOCK}.held"
         while (made := _taken_lock(file.fileno(), held)) is None:
             if time.monotonic() > end:
@@ -269,7 +269,7 @@ def locked(folder: Path) -> Iterator[None]:
                     held.unlink()
 
 
-def _lock_file(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:

@@ -60,13 +60,13 @@ def read(
     *,
     stdin: BinaryIO | None = None,
     executor: Executor | None = None,
-    helped: bool = False,
+    starts_processes: bool = False,
     on_bytes: OnBytes = lambda done, total: None,
 ) -> Reading:
     """Read files and folders of any mixture; ``-`` is standard input (`stdin`).
 
     executor: any `concurrent.futures` executor that reads files, and pieces of large ones, side by
-    side; helped: start processes for that, where there is enough to read.  The result is the same.
+    side; starts_processes: start some for that, where much is to be read.  The result is the same.
     Raises NcclkitError in one sentence when nothing that was given can be read; a bad file among
     good ones is a problem.
     """
@@ -80,7 +80,9 @@ def read(
         )
     found, problems = inputs.find(given)
     with (
-        processes.process_pool(found) if helped and executor is None else nullcontext(executor)
+        processes.process_pool(found)
+        if starts_processes and executor is None
+        else nullcontext(executor)
     ) as helpers:
         try:
             parts = list(_share_dumps(_read_parts(found, stdin, helpers, on_bytes), {}))

@@ -57,7 +57,7 @@ def read_logs(logs: str | Case, case_dir: str | Path = "", example: str = "") ->
         given = ["-"]
     else:
         given = _single_inputs(logs)
-    reading = pasted or evidence.read(given, helped=True)
+    reading = pasted or evidence.read(given, starts_processes=True)
     case, *others = fill_jobs(Case.open(case_dir) if case_dir else Case(), reading, given)
     case.about |= {
         "logs": "lines that were pasted" if pasted else case.about["logs"] if others else logs
@@ -238,7 +238,9 @@ def _reading_of_pasted(logs: str) -> evidence.Reading | None:
     alone = "\n" not in logs.strip()
     if alone and any(_path_exists(word) or glob.glob(word) for word in logs.split()):
         return None
-    reading = evidence.read(["-"], stdin=io.BytesIO(logs.encode("utf-8", "replace")), helped=True)
+    reading = evidence.read(
+        ["-"], stdin=io.BytesIO(logs.encode("utf-8", "replace")), starts_processes=True
+    )
     if alone and not reading.events:
         return None
     return reading

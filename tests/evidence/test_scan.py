@@ -152,5 +152,5 @@ def test_little_to_read_starts_no_process(tmp_path):
     path = tmp_path / "job.log"
     path.write_text(noisy(LINES, 1))
     before = len(psutil.Process().children())
-    assert evidence.read([path], helped=True) == evidence.read([path])
+    assert evidence.read([path], starts_processes=True) == evidence.read([path])
     assert len(psutil.Process().children()) == before

@@ -359,21 +359,18 @@ def _listening(number):
 def _connection_ends(targets):
     """How a connection to each [address, port] ends, asked by another process."""
 
-    def end(address, number):
+    def how_it_ends(address, number):
         for _ in range(PATIENCE):
             how = worker.reach(address, number, TOKEN, "asker", "listener")
             # what a busy machine makes of our own listener, too
-            if how not in (
-                "silent",
-                "foreign",
-            ):
+            if how not in ("silent", "foreign"):
                 break
         return how
 
-    def work(report):
-        report(ends=[end(*target) for target in targets])
+    def report_ends(report):
+        report(ends=[how_it_ends(address, number) for address, number in targets])
 
-    return run_attempt(work, SECONDS).get("ends", ["silent"] * len(targets))
+    return run_attempt(report_ends, SECONDS).get("ends", ["silent"] * len(targets))
 
 
 def _error_in_words(error):

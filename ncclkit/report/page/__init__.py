@@ -416,9 +416,10 @@ def _only_sentence(out: Tag) -> str:
     if len(said) != 1 or out.select_one(".figure"):
         return ""
     words = said[0].get_text(" ", strip=True)
-    without_style = [text for text in out.find_all(string=True) if text.parent.name != "style"]
-    everything = " ".join(" ".join(without_style).split())
-    if everything != " ".join(words.split()):
+    alone = copy.copy(out)
+    for sheet in alone.select("style"):
+        sheet.decompose()
+    if alone.get_text(" ", strip=True) != words:
         return ""
     return words
 
