@@ -53,12 +53,17 @@ LONG = (
     "browser/test_submit.py",
     "browser/test_tuning.py",
     "causes/test_differential.py",
+    "causes/test_exam.py",
     "causes/test_first_step.py",
+    "causes/test_resemblance.py",
+    "causes/test_sizes.py",
+    "cli/test_exam.py",
     "cli/test_one_answer.py",
     "evidence/test_fuzz.py",
     "hostile/test_drivers.py",
     "hostile/test_growth.py",
     "hostile/test_memory.py",
+    "hostile/test_patterns.py",
     "hostile/test_rendezvous.py",
     "hostile/test_swap.py",
     "hostile/test_words.py",
@@ -78,6 +83,7 @@ LONG = (
     "probe/test_step.py",
     "probe/test_sweep.py",
     "views/test_attach.py",
+    "views/test_job.py",
 )
 """Files whose tests take two thirds of the time of all: `make test` leaves them to `make test-all`.
 

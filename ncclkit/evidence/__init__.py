@@ -70,10 +70,7 @@ def read(
     Raises NcclkitError in one sentence when nothing that was given can be read; a bad file among
     good ones is a problem.
     """
-    if isinstance(paths, (str, Path)):
-        given: list[str | Path] = [paths]
-    else:
-        given = list(paths)
+    given: list[str | Path] = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given:
         raise NcclkitError(
             "No input was given; name a log file, a folder with logs, or '-' for standard input."
