@@ -12,7 +12,8 @@ import ast
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tests.bench.house import read
@@ -64,6 +65,12 @@ class Room:
             "untyped reads": self.untyped,
         }
 
+    @classmethod
+    def total(cls, rooms: Iterable[Room]) -> Room:
+        """All rooms as one."""
+        known = list(rooms)
+        return cls(*(sum(getattr(room, count.name) for room in known) for count in fields(cls)))
+
     def add(self, module: Module) -> None:
         """Count one module."""
         self.code += read(module).lines.code
@@ -88,8 +95,8 @@ def counted(package: Package | None = None) -> dict[str, dict[str, float]]:
     for name, module in known.modules.items():
         unit = known.unit(name)
         is_room = bool(unit) and (known.folder / unit).is_dir()
-        rooms["all"].add(module)
         rooms[unit if is_room else "door"].add(module)
+    rooms["all"] = Room.total(rooms.values())
     return {name: room.figures for name, room in sorted(rooms.items())}
 
 
