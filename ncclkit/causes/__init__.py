@@ -26,6 +26,7 @@ HOUSE = (
     "differential",
     "diagnosis",
     "engine",
+    "likeness",
     "looks",
     "order",
     "recovery",

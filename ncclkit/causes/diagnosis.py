@@ -10,6 +10,7 @@ from ncclkit.analysis.outcome import Outcome
 from ncclkit.analysis.trouble import Trouble
 from ncclkit.causes import resemblance
 from ncclkit.causes.differential import Differential
+from ncclkit.causes.likeness import Likeness, likeness_lines, likenesses
 from ncclkit.causes.order import STRENGTHS
 from ncclkit.core.model import SCHEMA, Advice, Event, Finding, cite
 from ncclkit.core.text import plural
@@ -100,6 +101,17 @@ class Diagnosis:
         if self.against:
             return None
         return self.outcome.work
+
+    @property
+    def looks_like(self) -> tuple[Likeness, ...]:
+        """What the job merely resembles: suspects that no line proves."""
+        return likenesses(self.findings, self.differential)
+
+    @property
+    def by_rule(self) -> tuple[Finding, ...]:
+        """The findings that a rule made; those that the job merely resembles are left out."""
+        listed = [one.finding for one in self.looks_like]
+        return tuple(finding for finding in self.findings if finding not in listed)
 
     @property
     def exit_code(self) -> int:
@@ -219,7 +231,9 @@ class Diagnosis:
                     *(f"  - {missing}" for missing in asked),
                 ]
             return "\n".join([self.headline, *lines])
-        parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
+        parts = [_text(number, finding) for number, finding in enumerate(self.by_rule, 1)]
+        if self.looks_like:
+            parts.append("\n".join(likeness_lines(self.looks_like)))
         above = []
         if self.errors:
             above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])]

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from ncclkit.causes import catalogue, page, what_to_do
 from ncclkit.causes.differential import Differential, Suspect
+from ncclkit.causes.likeness import likeness_words, reason_words
 from ncclkit.causes.looks.record import Look
-from ncclkit.causes.resemblance import LEAST, MOST, SAYS, SHOWN, Text, weights
-from ncclkit.causes.symptoms import page_of
+from ncclkit.causes.resemblance import LEAST, MOST, SHOWN, Text, weights
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
 
@@ -74,22 +74,7 @@ def look_advice(look: Look) -> Advice:
 
 def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
     """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
-    say = f'{SAYS}; a usual suspect is "{title}"'
-    if like:
-        say = f'{SAYS}, but it resembles "{title}" (like: {like})'
-    if not suspects.seen:
-        return f"{say}."
-    symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
-    why = ""
-    if suspect.why:
-        why = f": {suspect.why}"
-    counted = ""
-    if suspect.settled:
-        counted = (
-            f' Of {suspects.settled} settled cases with "{symptom}" it was the cause of'
-            f" {suspect.settled}."
-        )
-    return f"{say}{why}.{counted}"
+    return likeness_words(title, like) + reason_words(suspect, suspects)
 
 
 def _heaviest_lines(

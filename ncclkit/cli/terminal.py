@@ -85,6 +85,8 @@ def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = Fal
     On a terminal a banner, the first finding as a card, and a line for each other one; is_whole: a
     card for each, with all evidence.  Anywhere else all of it as text.
     """
+    from ncclkit.causes.likeness import likeness_lines, likenesses
+
     screen = console(sys.stdout)
     if screen is None or not (about or found.findings):
         return show(_plain_verdict(found, about))
@@ -98,7 +100,11 @@ def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = Fal
     for number, finding in enumerate(found.findings[:cards], 1):
         is_alone = about is None or number > 1 or found.verdict not in ("found", "slow")
         screen.print(_card(number, finding, is_alone, shown))
+    listed = likenesses(found.findings[cards:], found.differential)
+    alike = [one.finding for one in listed]
     for number, finding in enumerate(found.findings[cards:], 1 + cards):
+        if finding in alike:
+            continue
         symbol, colour = MARKS[finding.strength or "possible"]
         head = (
             (f"{number}. ", ""),
@@ -106,6 +112,8 @@ def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = Fal
             (f"{finding.cause}  ", "bold"),
         )
         screen.print(_text(*head, (finding.say, "")))
+    for line in likeness_lines(listed):
+        screen.print(_text((line, "")))
     more = _what_is_not_shown(found, cards, shown)
     if more:
         screen.print(_text((f"{more}: `ncclkit diagnose --all` shows them.", "dim")))

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ncclkit.causes import TO_COPY, catalogue, page
+from ncclkit.causes import TO_COPY, catalogue, likeness, page
+from ncclkit.causes.likeness import Likeness
+from ncclkit.causes.looks.record import Look
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
@@ -24,6 +26,7 @@ from ncclkit.views._html import (
     code,
     common,
     el,
+    fit,
     fold,
     join,
     location,
@@ -126,9 +129,13 @@ def findings_view(source: Any, headline: bool = True) -> View:
     cited = chain.from_iterable(finding.evidence for finding in found)
     lines = CitedLines(cited)
     parts = []
-    for number, finding in enumerate(found, 1):
+    listed = getattr(source, "looks_like", ())
+    alike = [one.finding for one in listed]
+    by_rule = [finding for finding in found if finding not in alike]
+    for number, finding in enumerate(by_rule, 1):
         # a banner above has said the first one's sentence
-        parts.append(card(finding, number, lines, headline or number > 1))
+        parts.append(card(finding, number, lines, headline or finding is not found[0]))
+    parts.append(_looks_like(listed, lines))
     parts.append(evidence_part(errors[:MOST]))
     if risks:
         parts.append(el("h5", "Risks that this job did not suffer"))
@@ -151,6 +158,29 @@ def findings_view(source: Any, headline: bool = True) -> View:
         summary = getattr(source, "headline", "")
     titled = bool(headline and not decided)  # the first card begins with the sentence
     return View(summary.rstrip(".") or findings_summary(rows), body, titled=titled)
+
+
+def _looks_like(listed: Sequence[Likeness], lines: CitedLines) -> Markup:
+    """One list of what the job merely resembles: why, and the one look that tells."""
+    rows = []
+    for one in listed:
+        cause = join(code(one.finding.cause), " ", one.title)
+        places = join(*(el("div", lines.place(piece)) for piece in one.finding.evidence[:1]))
+        look = el("div", sentence(one.look.question))
+        rows.append((cause, join(sentence(one.reason), places), join(look, _command(one.look))))
+    if not rows:
+        return Markup("")
+    return join(
+        el("h4", likeness.TITLE),
+        el("p", likeness.WITHOUT_PROOF, cls="nk-dim"),
+        fit(table(("Cause", "Why", "The look that tells"), rows)),
+    )
+
+
+def _command(look: Look) -> Markup:
+    if look.now:
+        return pre(look.now)
+    return Markup("")
 
 
 def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
@@ -275,7 +305,7 @@ class CitedLines:
     def show(self, pieces: Sequence[Evidence]) -> Markup:
         """The pieces that say the same in one figure, with the place of each."""
         first = cite(pieces[0])
-        places = [self._place(piece) for piece in pieces]
+        places = [self.place(piece) for piece in pieces]
         said = _text_of(pieces[0])
         # a traceback that all ranks print stands once, in full
         if said not in self._shown:
@@ -289,7 +319,8 @@ class CitedLines:
         )
         return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
-    def _place(self, piece: Evidence) -> Markup:
+    def place(self, piece: Evidence) -> Markup:
+        """Where a piece stands."""
         cited = cite(piece)
         where = location(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
         if not isinstance(piece, Event):

@@ -15,7 +15,10 @@ from ncclkit.causes.differential import STATED, answer_event, next_look, settled
 from ncclkit.causes.looks import all_questions, cause_looks
 from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 from ncclkit.causes.symptoms.document import symptoms_document
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.kinds import ToldAnswer
+from ncclkit.evidence.samples import open_sample
+from ncclkit.views.findings import findings_view
 from tests.cases import judged_log
 from tests.bench.differential import own_failures
 from tests.packaging.project import ROOT
@@ -25,6 +28,7 @@ BARE = (
     "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: "
     "Socket Timeout\n"
 )
+ABORTED = "[rank1]: RuntimeError: NCCL communicator was aborted on rank 1, work.wait() after destroy_process_group"
 
 
 def test_every_cause_has_a_look_and_nothing_else_does() -> None:
@@ -67,6 +71,33 @@ def test_a_bare_symptom_gets_suspects_at_possible_each_with_its_look(tmp_path: P
     assert result.differential.seen[0].symptom == "unique_id"
     for finding in result.findings:
         assert finding.advice[0].do.startswith("Look first: ")
+
+
+def test_what_a_log_merely_resembles_is_one_list_without_advice(tmp_path: Path) -> None:
+    """Each cause with why and its look, on the page and as text; what helps stands on the cause's page."""
+    result = judged_log(tmp_path, ABORTED)
+    listed = result.looks_like
+    assert [one.finding for one in listed] == list(result.findings) and not result.by_rule
+    page, text = findings_view(result).static(), result.text()
+    assert page.count("<h4>Looks like</h4>") == text.count("Looks like.") == 1
+    assert "What to do" not in page and "Do:" not in text
+    for one in listed:
+        assert f"<code>{one.finding.cause}</code>" in page and f"- {one.finding.cause}: " in text
+        assert one.look.question in text and one.reason in text
+    assert any(one.reason for one in listed)
+
+
+def test_the_known_failure_is_read_back_from_its_sentence(tmp_path: Path) -> None:
+    listed = judged_log(tmp_path, ABORTED).looks_like
+    assert any("like “" in one.why for one in listed)
+    for one in listed:
+        assert one.why.count("“") <= 1 and "Of " not in one.why and not one.why.endswith((".", ")."))
+
+
+def test_what_a_rule_found_keeps_its_card_and_its_advice(tmp_path: Path) -> None:
+    result = diagnose(open_sample("rank_late"))
+    assert result.by_rule == result.findings and not result.looks_like
+    assert "What to do" in findings_view(result).static() and "Looks like" not in result.text()
 
 
 def test_a_prior_alone_is_never_the_end_of_the_questions(tmp_path: Path) -> None:
