@@ -33,6 +33,7 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
+from ncclkit.report.page.sections import leave_out_empty_sections
 from ncclkit.report.parameters import FOR_A_PERSON, NOTEBOOK_FOLDERS
 
 FIGURE = "application/vnd.plotly.v1+json"
@@ -77,8 +78,7 @@ def render(
         | {"failed": failed, "skipped": skipped}
     )
     soup = BeautifulSoup(_export_html(page, resources), "html.parser")
-    for idle in soup.select(".out:has(.nk-idle)"):
-        idle.decompose()  # a form that nobody used
+    leave_out_empty_sections(soup)
     _place_banner(soup, command or str(resources["about"]["command"]))
     if aliases is not None:
         anonymized.hide(soup, aliases)
