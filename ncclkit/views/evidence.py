@@ -29,6 +29,7 @@ from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.line_context import AROUND, read_context
 from ncclkit.views._base import View, style
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import (
     Markup,
     badge,
@@ -62,6 +63,12 @@ class EventsView(View):
         self._base = case.path
         self._folder = common({event.path for event in self._events})
         self._box: W.Widget | None = None
+
+    def static(self) -> Markup:
+        """Counts and lines; of no event only why there is none."""
+        if self._events:
+            return super().static()
+        return NoData("every line", "no line was understood", self.summary).static()
 
     def widget(self) -> W.Widget:
         """Four filters, the table, and the line to open; built once for each view."""

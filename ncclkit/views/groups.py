@@ -18,6 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
 from ncclkit.views.findings import Culprits, Headline, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
@@ -29,6 +30,7 @@ STATES = 12
 GROUPS = 8
 PANELS, EACH = 3, 12
 """Groups that are drawn over time, and ranks of each."""
+UNTOLD = "Nothing shows the calls of two ranks, so whether they agree cannot be told"
 AGREE = 0.5
 """Seconds within which clocks are said to agree: no log line is better than that."""
 
@@ -60,7 +62,8 @@ def progress_view(case: Case) -> View:
             "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a"
             " collective"
         )
-        return View(f"Nothing says how far the ranks came: {why}", Markup(""))
+        said = f"Nothing says how far the ranks came: {why}"
+        return NoData("how far the ranks came", why, said)
     # those with ranks behind first, the largest of each kind first
     ordered = sorted(groups.items(), key=lambda item: (not _ranks_behind(item[1]), -len(item[1])))
     uneven = []
@@ -79,8 +82,8 @@ def progress_view(case: Case) -> View:
         mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = culprits(case.findings)
-    said = _progress_headline(ordered, silent, scope, verdict)
-    headline = headline_beside(verdict, *said)
+    furthest = _progress_headline(ordered, silent, scope, verdict)
+    headline = headline_beside(verdict, *furthest)
     body = join(*uneven[:GROUPS], rest, _even_groups(even), mute)
     return Drawn(headline, _progress_figure(ordered, known), body)
 
@@ -222,6 +225,8 @@ def disagreement_view(case: Case) -> View:
     if len(name_hosts(scope.events)) > 1:
         title = el("h4", _clocks_summary(known))
         clocks = el("section", title, _clocks_table(known), cls="nk-card")
+    if said == UNTOLD and not clocks:
+        return NoData("where the ranks disagree", "nothing shows the calls of two ranks", headline)
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
@@ -245,7 +250,7 @@ def _agreed_headline(case: Case) -> Headline:
         alone = f"Only rank {logged[0]}'s log was given: there is no other to compare it with"
         return alone, logged
     if not _shows_calls_of_several(case):
-        return "Nothing shows the calls of two ranks, so whether they agree cannot be told", ()
+        return UNTOLD, ()
     return "The ranks agree on every collective that the evidence shows", ()
 
 

@@ -14,6 +14,7 @@ from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views._base import View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, long_table, table
 
 SHOWN = 8
@@ -42,7 +43,10 @@ def job_view(case: Case) -> View:
         _table(odd),
         fold(f"Variables that all have: {len(same):,}", _table(same)),
     )
-    return View(_summary(job, comms, known, odd), body)
+    summary = _summary(job, comms, known, odd)
+    if not job["ranks"] and not body:
+        return NoData("what this job was", "no line names its ranks", summary)
+    return View(summary, body)
 
 
 def _summary(

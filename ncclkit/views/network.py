@@ -24,6 +24,7 @@ from ncclkit.core.model import Fact
 from ncclkit.core.text import MANY, host_list, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, join, table
 from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 
@@ -108,7 +109,7 @@ def network_view(case: Case) -> View:
     """
     kinds = _different_networks(case.facts)
     if not kinds:
-        return View("Nothing is known of the network: its facts have not been read yet", Markup(""))
+        return NoData("the network", "its facts have not been read yet")
     alike = []
     for held in kinds:
         hosts = [network.host for network in held]
@@ -369,7 +370,7 @@ def transports_view(case: Case) -> View:
     """The pairs of ranks that NCCL connected, by transport; the odd ones first."""
     links = _transport_of_pairs(case)
     if not links:
-        return View(f"Nothing is known of the transports: {NOTHING}", Markup(""))
+        return NoData("the transports", NOTHING)
     kinds = _pairs_by_transport(links)
     hosts = hosts_of_ranks(case)
     names, places, what = _axis_names(links, hosts)
@@ -387,7 +388,7 @@ def rings_view(case: Case) -> View:
     """The rings: which rank follows which, and where a ring leaves its host."""
     orders = channels_by_order(case)
     if not orders:
-        return View(f"Nothing is known of the rings: {NOTHING}", Markup(""))
+        return NoData("the rings", NOTHING)
     hosts = hosts_of_ranks(case)
     rows = []
     for order, channels in orders.items():

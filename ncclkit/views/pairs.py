@@ -14,6 +14,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 
 HOW = (
@@ -25,7 +26,8 @@ def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last staged test."""
     found = staged_test(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
-        return View(f"{found.summary}: {HOW}", Markup(""))
+        why = f"{found.summary[:1].lower()}{found.summary[1:]}"
+        return NoData("pairs of ranks", why, f"{found.summary}: {HOW}")
     paths = list({pair.path for pair in found.pairs})
     paths.sort(key=lambda path: -len(_pairs_over(found, path)))
     rows = [_path_row(found, path) for path in paths]

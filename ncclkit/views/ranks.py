@@ -21,6 +21,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
 from ncclkit.views.findings import Headline, culprits, headline_beside
 
@@ -107,7 +108,8 @@ def ranks_view(case: Case) -> View:
     known = timelines(scope)
     own = _lines_by_rank(scope.events)
     if not own:
-        return View("No event names a rank", Markup(""))
+        why = "No event names a rank"
+        return NoData("which ranks logged", "no event names a rank", why)
     scale = _scale(own)
     groups = _groups(known, own, scale)
     if len(known) > SEPARATE:

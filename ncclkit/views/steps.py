@@ -21,6 +21,7 @@ from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 
 EVALUATION = "#8c8c00"
@@ -56,7 +57,8 @@ def step_view(case: Case) -> View:
             code("ncclkit step -- python train.py"),
             "; it ends the script after 40 steps, or more where they are short.",
         )
-        return View("No step was measured yet", how)
+        said = "No step was measured yet"
+        return NoData("where a step's time goes", "no step was measured yet", said, how)
     summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])
     return Drawn(summary, _figure(times), join(_brakes(times), _effects(effects), _notes(times)))
 

@@ -19,6 +19,7 @@ from ncclkit.core.model import Event, safe
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, el, table
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -62,7 +63,7 @@ def telemetry_view(case: Case) -> View:
         if view is not None:
             return view
     why = "No run of this case was watched: telemetry is recorded by live tests and by attach"
-    return View(why, Markup(""))
+    return NoData("telemetry", "no run of this case was watched", why)
 
 
 def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:

@@ -24,6 +24,7 @@ from ncclkit.core.model import safe
 from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views.facts import SHOWN, how_to_find_out, further_kinds, kinds_summary
 from ncclkit.views.plots import INK, VERMILLION
@@ -45,10 +46,7 @@ def topology_view(case: Case) -> View:
     """
     kinds = different_machines(case.facts)
     if not kinds:
-        return View(
-            "Nothing is known of GPUs and their links: their facts have not been read yet",
-            Markup(""),
-        )
+        return NoData("GPUs and their links", "their facts have not been read yet")
     alike = [(hosts, machine_sentence(machine)) for machine, hosts in kinds.items()]
     *rare, usual = kinds.items()
     named: dict[str, MachineLinks] = {}

@@ -9,7 +9,9 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+import ncclkit as nk
 from ncclkit.report import page
+from ncclkit.views._missing import NoData
 from tests.reports import HOSTILE, ROOT
 
 
@@ -101,19 +103,6 @@ def test_on_a_page_that_asks_for_a_guess_the_verdict_stays_below_the_question() 
     assert said.startswith("Why? Who is at fault? It is rank 3 ncclkit report") and "/x" not in str(main)
 
 
-def test_sections_that_end_in_a_sentence_alone_are_a_line_each_at_the_end() -> None:
-    say = '<style></style><div class="nk"><p class="nk-say">{}</p>{}</div>'
-    banner = '<div class="nk"><section class="nk-banner" data-case="/x">It is rank 3</section></div>'
-    bare = [new_markdown_cell("## The path"), new_code_cell("", outputs=[shown({"text/html": say.format("None.", "")})])]
-    table = say.format("Two links.", "<table><tr><td>eth0</td></tr></table>")
-    full = [new_markdown_cell("## The links"), new_code_cell("", outputs=[shown({"text/html": table})])]
-    first = [new_markdown_cell("# Why?"), new_code_cell("", outputs=[shown({"text/html": banner})])]
-    main = BeautifulSoup(page.render(new_notebook(cells=[*first, *bare, *full])), "html.parser").main
-    headings = [heading.get_text() for heading in main.select("h2")]
-    assert headings == ["The links", "Nothing further to show"]
-    assert [row.get_text() for row in main.select("li")] == ["The path: None."]
-
-
 def test_a_form_that_nobody_used_is_left_out() -> None:
     soup = rendered(shown({"text/html": '<style></style><div class="nk-idle">No experiment was made</div>'}))
     assert "experiment" not in soup.main.text
@@ -171,3 +160,64 @@ def test_the_answer_is_the_title_and_the_question_a_line_above_it() -> None:
     assert soup.main.select_one("p.question").get_text() == "Why?"
     assert soup.main.h1.get_text() == soup.title.get_text() == "Rank 3 was killed"
     assert soup.main.get_text().count("Rank 3 was killed") == 1
+
+
+def section(title: str, *outputs: Any) -> list[Any]:
+    """The cells of one section of a notebook: its heading with words, and a cell that shows these."""
+    return [new_markdown_cell(f"{title}\n\nWords of it."), new_code_cell("x", outputs=list(outputs))]
+
+
+def seen(view: Any) -> Any:
+    return shown({"text/html": view.html})
+
+
+def page_of(*cells: Any, **more: Any) -> BeautifulSoup:
+    nb = new_notebook(cells=[new_markdown_cell("# Why?"), *cells])
+    return BeautifulSoup(page.render(nb, **more), "html.parser")
+
+
+def titles(soup: BeautifulSoup) -> list[str]:
+    return [heading.text for heading in soup.main.select("h2, h3")]
+
+
+def test_what_has_no_data_is_one_line_at_the_end_and_no_section() -> None:
+    empty, there = nk.Case(), shown({"text/html": "<p>numbers</p>"})
+    soup = page_of(
+        *section("## Rings", seen(nk.show.transports(empty)), seen(nk.show.rings(empty))),
+        *section("## Kept", there),
+        *section("### Its part", seen(nk.show.telemetry(empty))),
+        *section("## Last", there),
+    )
+    assert titles(soup) == ["Kept", "Last"] and soup.main.text.count("Words of it") == 2
+    (line,) = soup.select(".not-shown")
+    assert "the transports and the rings (the logs hold no line of NCCL about it" in line.text
+    assert "telemetry (no run of this case was watched)" in line.text
+    assert line.find_next_sibling().name == "footer" and not soup.select(".nk-no-data")
+
+
+def test_a_section_that_shows_a_part_stays_with_it() -> None:
+    there = shown({"text/html": "<p>numbers</p>"})
+    soup = page_of(
+        *section("## Paths", there),
+        new_markdown_cell("The rings show who sends to whom."),
+        new_code_cell("x", outputs=[seen(nk.show.rings(nk.Case()))]),
+    )
+    assert titles(soup) == ["Paths"] and "numbers" in soup.main.text
+    assert "who sends to whom" not in soup.main.text and "the rings" in soup.select_one(".not-shown").text
+
+
+def test_a_page_of_which_all_is_shown_has_no_such_line() -> None:
+    soup = page_of(*section("## One", shown({"text/html": "<p>numbers</p>"})), *section("## Words alone"))
+    assert titles(soup) == ["One", "Words alone"] and not soup.select(".not-shown")
+
+
+def test_where_a_notebook_stopped_nothing_is_left_out() -> None:
+    heading, cell = section("## Rings", seen(nk.show.rings(nk.Case())))
+    cell.metadata["papermill"] = {"start_time": "2026-11-27"}
+    assert titles(page_of(heading, cell, failed="It was.")) == ["Rings"]
+
+
+def test_a_reason_from_outside_is_text() -> None:
+    view = NoData("the rings", HOSTILE)
+    soup = page_of(*section("## Rings", seen(view)))
+    assert HOSTILE in soup.select_one(".not-shown").text and not soup.main.select("img")

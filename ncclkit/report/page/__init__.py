@@ -33,6 +33,7 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
+from ncclkit.report.page.sections import leave_out_empty_sections
 from ncclkit.report.parameters import FOR_A_PERSON, NOTEBOOK_FOLDERS
 
 FIGURE = "application/vnd.plotly.v1+json"
@@ -77,10 +78,8 @@ def render(
         | {"failed": failed, "skipped": skipped}
     )
     soup = BeautifulSoup(_export_html(page, resources), "html.parser")
-    for idle in soup.select(".out:has(.nk-idle)"):
-        idle.decompose()  # a form that nobody used
+    leave_out_empty_sections(soup)
     _place_banner(soup, command or str(resources["about"]["command"]))
-    _gather_bare_sections(soup)
     if aliases is not None:
         anonymized.hide(soup, aliases)
     _add_contents(soup)
@@ -365,63 +364,6 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
     title.insert_before(question)
     title.string = answer.get_text(" ", strip=True).rstrip(".")
     answer.decompose()
-
-
-def _gather_bare_sections(soup: BeautifulSoup) -> None:
-    """Make sections that end in a sentence alone, such as "nothing is known of …", a line each.
-
-    They stand at the end of the page, so that what can be seen stands together.  A course asks
-    before it shows, so its sections stay.
-    """
-    if soup.select_one(".nk-guess") or soup.select_one(".nk-banner") is None:
-        return
-    rows = []
-    for parts in _sections(soup):
-        shown = [out for part in parts for out in part.select(".out")]
-        said = [_only_sentence(out) for out in shown]
-        if not said or not all(said):
-            continue
-        name = soup.new_tag("b")
-        name.string = parts[0].select("h2")[0].get_text(" ", strip=True)
-        row = soup.new_tag("li")
-        row.extend([name, f": {'; '.join(said)}"])
-        rows.append(row)
-        for part in parts:
-            part.decompose()
-    if not rows:
-        return
-    listed = soup.new_tag("ul")
-    listed.extend(rows)
-    title = soup.new_tag("h2")
-    title.string = "Nothing further to show"
-    gathered = soup.new_tag("section", attrs={"class": "prose"})
-    gathered.extend([title, listed])
-    soup.select("main > footer")[0].insert_before(gathered)
-
-
-def _sections(soup: BeautifulSoup) -> list[list[Tag]]:
-    """What stands under each second heading, with the prose that holds it."""
-    found: list[list[Tag]] = []
-    for part in soup.select("main > section"):
-        if part.find(["h1", "h2"]):
-            found.append([])
-        if found:
-            found[-1].append(part)
-    return [parts for parts in found if parts[0].find("h2") and not parts[0].find("h1")]
-
-
-def _only_sentence(out: Tag) -> str:
-    """The sentence of a view that shows nothing else; "" of any other output."""
-    said = out.select(".nk > .nk-say")
-    if len(said) != 1 or out.select_one(".figure"):
-        return ""
-    words = said[0].get_text(" ", strip=True)
-    alone = copy.copy(out)
-    for sheet in alone.select("style"):
-        sheet.decompose()
-    if alone.get_text(" ", strip=True) != words:
-        return ""
-    return words
 
 
 def _add_contents(soup: BeautifulSoup) -> None:
