@@ -22,6 +22,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 FIGURE_SLOT = Markup('<div class="nk-figure"></div>')
 """Where a report puts the figure of a view that also has words (`ncclkit.report.page` knows it)."""
 
+NOTHING = Markup("")
+
 
 @cache
 def style() -> Markup:
@@ -90,11 +92,19 @@ class Drawn(View):
     """
 
     def __init__(
-        self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True
+        self,
+        summary: str,
+        figure: go.Figure | None,
+        body: Markup,
+        *,
+        titled: bool = True,
+        above: Markup = NOTHING,
     ) -> None:
-        super().__init__(
-            summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled
-        )
+        """above: what stands over the figure, and says the sentence in its own way."""
+        titled = titled and not above
+        slot = FIGURE_SLOT if figure is not None else NOTHING
+        super().__init__(summary, join(above, slot, body), titled=titled)
+        self._banner = above
         self._figure = figure and figure.update_layout(meta={"summary": summary})
         self._words = body
         self._box: W.Widget | None = None
@@ -110,7 +120,9 @@ class Drawn(View):
             return self.short_widget
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above = style() + (page_frame(self.summary) if self._titled else "")
+            above = style() + el("div", self._banner, cls="nk tex2jax_ignore")
+            if self._titled:
+                above = style() + page_frame(self.summary)
             below = el("div", self._words, cls="nk tex2jax_ignore")
             self._box = W.VBox(
                 [W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%")
@@ -123,9 +135,6 @@ class Drawn(View):
         else:
             drawn = {PLOTLY: plain(self._figure)}
         return super()._repr_mimebundle_() | drawn
-
-
-NOTHING = Markup("")
 
 
 class Chart(Drawn):

@@ -16,6 +16,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import percent, plural, some
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
+from ncclkit.views._answer import number_strip
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, location, pre, table
 from ncclkit.views.findings import NOT_EVALUATED, meaning, strength_part
@@ -123,8 +124,8 @@ def _strip(known: Summary, diagnosis: Diagnosis) -> Markup:
         ("passed", len(diagnosis.clear)),
         ("not evaluated", len(diagnosis.unknown)),
     )
-    numbers = [el("span", el("b", f"{count:,}"), f" {name}") for name, count in counts]
-    return el("p", *numbers, _rank_squares(known), cls="nk-strip")
+    numbers = [(f"{count:,}", name) for name, count in counts]
+    return number_strip(numbers, _rank_squares(known))
 
 
 def _rank_squares(known: Summary) -> Markup:

@@ -225,8 +225,12 @@ def disagreement_view(case: Case) -> View:
     if len(name_hosts(scope.events)) > 1:
         title = el("h4", _clocks_summary(known))
         clocks = el("section", title, _clocks_table(known), cls="nk-card")
+    logged = _ranks_with_lines(scope)
     if said == UNTOLD and not clocks:
         return NoData("where the ranks disagree", "nothing shows the calls of two ranks", headline)
+    if not found and not clocks and len(logged) == 1:
+        why = f"only rank {logged[0]}'s log was given"
+        return NoData("where the ranks disagree", why, headline)
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 

@@ -19,6 +19,7 @@ from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
 from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
+from ncclkit.views._answer import Answer
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._missing import NoData
@@ -60,7 +61,28 @@ def step_view(case: Case) -> View:
         said = "No step was measured yet"
         return NoData("where a step's time goes", "no step was measured yet", said, how)
     summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])
-    return Drawn(summary, _figure(times), join(_brakes(times), _effects(effects), _notes(times)))
+    details = join(_brakes(times), _effects(effects), _notes(times))
+    return Drawn(summary, _figure(times), details, above=step_answer(times, effects).banner())
+
+
+def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> Answer:
+    """What holds a step back most, how long it takes, how much of it is waiting, and the line."""
+    waiting = max(one.parts["waiting"] / (one.seconds or 1.0) for one in times.ranks)
+    numbers = [
+        (format_time(1e6 * times.seconds), "a step"),
+        (percent(min(waiting, 1.0)), "waiting for a rank"),
+    ]
+    more = []
+    if effects:
+        more.append(step.compared(effects))
+    if not times.brakes:
+        mark = badge("✓", "nothing stands out", "checked")
+        return Answer(times.summary, mark, "healthy", tuple(numbers), tuple(more))
+    first = times.brakes[0]
+    if first.lines:
+        numbers.append((first.lines[0], "most of it"))
+    mark = badge("▲", "slower than it could be", "likely")
+    return Answer(times.summary, mark, "slow", tuple(numbers), tuple(more))
 
 
 class StepForm(Form):

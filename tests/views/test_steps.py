@@ -1,6 +1,7 @@
 """The picture of a step's time, and its form."""
 
 import pytest
+from bs4 import BeautifulSoup
 
 import ncclkit as nk
 from ncclkit.analysis.steps import SettingEffect
@@ -32,6 +33,18 @@ def test_the_picture_stacks_the_parts_of_each_rank_under_its_conclusion() -> Non
     assert bars["waiting for data"] == pytest.approx([60.0, 60.0])
     assert "checkpoint" not in bars and view.figure.layout.barmode == "stack"
     assert "disk_or_io" in view.static() and "--try workers=2" in view.static()
+
+
+def test_the_largest_part_is_the_banner_with_time_waiting_and_line() -> None:
+    soup = BeautifulSoup(nk.show.step(slow_loader()).static(), "html.parser")
+    assert soup.select_one(".nk-banner .nk-say").text.startswith("The ranks wait for the data loader")
+    strip = " ".join(soup.select_one(".nk-strip").get_text(" ").split())
+    assert strip == "100.0 ms a step 0 % waiting for a rank train.py:7 read most of it"
+    assert len(soup.select(".nk-say")) == 1
+    # of a step that nothing holds back the banner says that, and names no line
+    even = [({"data": 0.0001, "computation": 0.1, "communication": 0.0001}, [])] * 5
+    calm = nk.show.step(case_of(*(rank_event(rank, even) for rank in range(2)))).static()
+    assert "nothing stands out" in calm and "most of it" not in calm and "Computation takes" in calm
 
 
 def test_a_thousand_ranks_fit_into_the_picture() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import ncclkit as nk
 from ncclkit.agent import wire
@@ -23,9 +25,11 @@ from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
 from ncclkit.analysis.loader_sweeps import FIELDS
 from ncclkit.live import tune
+from ncclkit.report import page
 from ncclkit.views._base import Chart
 from ncclkit.views.planners import PLANNERS, _most
 from ncclkit.views.tune import SweepView, before_after
+from tests.views.test_steps import slow_loader
 
 RECORDED = Path(__file__).parents[1] / "probe" / "recorded"
 MIB = 1 << 20
@@ -42,6 +46,9 @@ def swept(*rows: Comparison) -> Sweep:
 
 
 GOOD = swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, MIB), compared("channels=1", 3.0, MIB))
+
+
+NONE = swept(compared("NCCL_PROTO=LL", 1.0, 8))
 
 
 def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference() -> None:
@@ -75,6 +82,34 @@ def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     assert "Nothing is to be set" in nk.show.carriers(view).summary
     form = nk.form.apply(Case(), view)
     assert "Nothing is applied" in asyncio.run(form.run()).summary
+
+
+@pytest.mark.parametrize(
+    ("sweep", "title", "strip"),
+    [
+        (GOOD, "Set NCCL_PROTO=LL: 20 % of all_reduce up to 8 B", "2 tried 1 faster on some size 1 struck off"),
+        (NONE, "Nothing here beats the default", "1 tried 0 faster on some size 1 struck off"),
+    ],
+)
+def test_the_answer_of_a_sweep_is_the_title_of_its_report(sweep: Sweep, title: str, strip: str) -> None:
+    """The question stands above it, three numbers below; a picture with its words keeps its place."""
+    soup = page_with(SweepView(sweep), nk.show.step(slow_loader()))
+    assert soup.select_one("main h1").text.startswith(title)
+    assert soup.select_one(".question").text == "Faster?"
+    first, second = soup.select(".nk-banner")
+    assert " ".join(first.select_one(".nk-strip").get_text(" ").split()) == strip
+    assert first.find_next("h2").text == "Details" and not first.find_all("table")
+    # of two measurements only the first one is the page's answer
+    assert "wait for the data loader" in second.select_one(".nk-say").text
+    assert len(soup.select(".figure")) == 2 and len(soup.select(".question")) == 1
+
+
+def page_with(*views: Any) -> BeautifulSoup:
+    cells = [new_markdown_cell("# Faster?"), new_markdown_cell("## Details")]
+    for view in views:
+        bundle = json.loads(json.dumps(view._repr_mimebundle_()))
+        cells.append(new_code_cell("x", outputs=[new_output("display_data", data=bundle)]))
+    return BeautifulSoup(page.render(new_notebook(cells=cells)), "html.parser")
 
 
 def test_one_rank_alone_measures_nothing_and_says_so(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ ERROR_MARK = "papermill-error-cell-tag"
 PLOTLY = "<!--ncclkit:plotly-->"
 FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
+ANSWER = "nk-answer"
+"""What marks the banner of a measurement, of which a page may hold several."""
 HERE = Path(__file__).parent
 
 
@@ -332,9 +334,10 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
     title = soup.select_one("section.prose > h1")
     if first is None or title is None:
         return
-    same = [
-        one for one in soup.select(".nk-banner") if one.get("data-case") == first.get("data-case")
-    ]
+    same = [first]
+    if ANSWER not in first.get("class", []):
+        path = first.get("data-case")
+        same = [one for one in soup.select(".nk-banner") if one.get("data-case") == path]
     for banner in soup.select(".nk-banner"):
         banner["data-case"] = ""  # a path, which a report without names must not hold
     for said in same[-1].select(".nk-reproduce"):
@@ -345,13 +348,24 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
         first.replace_with(same[-1].extract())
     for earlier in same[1:-1]:
         earlier.decompose()
-    frame = same[-1].find_parent(class_="out")
+    frame = _frame_of(soup, same[-1])
     if frame is not None:
         _put_answer_first(soup, title, same[-1])
         title.insert_after(frame.extract())
         for promise in title.find_next_siblings("p"):
             if promise.get_text().startswith("What you get"):
                 promise.decompose()
+
+
+def _frame_of(soup: BeautifulSoup, banner: Tag) -> Tag | None:
+    """What moves under the title: the output of the banner, or it alone out of a measurement's."""
+    if ANSWER not in banner.get("class", []):
+        return banner.find_parent(class_="out")
+    frame = soup.new_tag("div", attrs={"class": "out"})
+    face = soup.new_tag("div", attrs={"class": "nk tex2jax_ignore"})
+    face.append(banner.extract())
+    frame.append(face)
+    return frame
 
 
 def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:

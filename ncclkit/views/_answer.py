@@ -1,0 +1,43 @@
+"""The answer of a measurement, as large as a verdict: a sentence, and a strip of numbers.
+
+A report makes the sentence its title (`ncclkit.report.page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ncclkit.views._html import Markup, el, join
+
+Number = tuple[str, str]
+"""A figure in words, and what it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a measurement says, before all details."""
+
+    sentence: str
+    badge: Markup
+    edge: str
+    """Which colour its edge has: a verdict of `ncclkit.views.banner`, or ``none``."""
+    numbers: tuple[Number, ...]
+    more: tuple[str, ...] = ()
+    """What a reader needs besides, in sentences."""
+
+    def banner(self) -> Markup:
+        """The card that stands above the details."""
+        body = join(
+            el("div", self.badge, cls="nk-card-head"),
+            el("p", self.sentence, cls="nk-say"),
+            number_strip(self.numbers),
+            *(el("p", each) for each in self.more),
+        )
+        return el("section", body, cls=f"nk-card nk-banner nk-answer nk-edge-{self.edge}")
+
+
+def number_strip(numbers: Iterable[Number], *more: object) -> Markup:
+    """Figures in a row, by which a page is known again among others."""
+    shown = [el("span", el("b", figure), f" {name}") for figure, name in numbers]
+    return el("p", *shown, *more, cls="nk-strip")
