@@ -15,7 +15,7 @@ Number = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MeasuredAnswer:
     """What a measurement says, before all details."""
 
     sentence: str

@@ -19,7 +19,7 @@ from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
 from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
-from ncclkit.views._answer import Answer
+from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._missing import NoData
@@ -65,7 +65,7 @@ def step_view(case: Case) -> View:
     return Drawn(summary, _figure(times), details, above=step_answer(times, effects).banner())
 
 
-def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> Answer:
+def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> MeasuredAnswer:
     """What holds a step back most, how long it takes, how much of it is waiting, and the line."""
     waiting = max(one.parts["waiting"] / (one.seconds or 1.0) for one in times.ranks)
     numbers = [
@@ -77,12 +77,12 @@ def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> Answer:
         more.append(step.compared(effects))
     if not times.brakes:
         mark = badge("✓", "nothing stands out", "checked")
-        return Answer(times.summary, mark, "healthy", tuple(numbers), tuple(more))
+        return MeasuredAnswer(times.summary, mark, "healthy", tuple(numbers), tuple(more))
     first = times.brakes[0]
     if first.lines:
         numbers.append((first.lines[0], "most of it"))
     mark = badge("▲", "slower than it could be", "likely")
-    return Answer(times.summary, mark, "slow", tuple(numbers), tuple(more))
+    return MeasuredAnswer(times.summary, mark, "slow", tuple(numbers), tuple(more))
 
 
 class StepForm(Form):

@@ -24,7 +24,7 @@ from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
-from ncclkit.views._answer import Answer
+from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import Chart, Drawn, View, page_frame
 from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
@@ -81,7 +81,7 @@ class SweepView(Drawn):
         super().__init__(answer, figure, _tables(sweep), above=above)
 
 
-def sweep_answer(sweep: Sweep) -> Answer:
+def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
     """What to set, and how many settings were tried, faster and struck off."""
     faster = {str(one.setting) for one in sweep.comparisons if one.better}
     numbers = (
@@ -91,13 +91,17 @@ def sweep_answer(sweep: Sweep) -> Answer:
     )
     sentence, *more = answer_lines(sweep)
     if sweep.harmful:
-        return Answer(sentence, badge("▲", "only costs", "likely"), "slow", numbers, tuple(more))
+        return MeasuredAnswer(
+            sentence, badge("▲", "only costs", "likely"), "slow", numbers, tuple(more)
+        )
     if sweep.best is not None:
-        return Answer(sentence, badge("✓", "faster", "checked"), "healthy", numbers, tuple(more))
+        return MeasuredAnswer(
+            sentence, badge("✓", "faster", "checked"), "healthy", numbers, tuple(more)
+        )
     # of no gain the sentence also says how small a one would have been seen
     more = [sentence.removeprefix(sweep.headline).strip(), *more]
     nothing = badge("–", "nothing faster", "none")
-    return Answer(sweep.headline, nothing, "none", numbers, tuple(filter(None, more)))
+    return MeasuredAnswer(sweep.headline, nothing, "none", numbers, tuple(filter(None, more)))
 
 
 class TuneForm(Form):

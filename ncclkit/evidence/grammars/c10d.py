@@ -261,27 +261,36 @@ def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
     """The lines after an ``NCCL error in`` hold its explanation and, after ``Last error:``, NCCL's
     last warning.
     """
-    later = [own.body.strip() for own in line.own(4)]
-    place = next(
-        (number for number, text in enumerate(later) if text.endswith("Last error:")), None
-    )
-    said = ""
-    if place is not None and place + 1 < len(later):
-        said = later[place + 1]
+    warning = _warning_after(line, "Last error:")
     return data | {
-        "last_error": "" if said.startswith(("frame #", "Exception raised", "Traceback")) else said,
+        "last_error": warning.sentence.strip() if warning else "",
         "message": match[0].strip(),
     }
 
 
+BEHIND = 6
+"""Lines after an error that may hold NCCL's last warning, blank ones among them."""
+NO_WARNING = ("frame #", "Exception raised", "Traceback")
+"""How what follows begins where NCCL had given no warning."""
+
+
+def _warning_after(line: Line, label: str = "") -> Line | None:
+    """The first line with words after a line, or after the one below it that ends with a label."""
+    is_behind = not label
+    for own in line.own(BEHIND):
+        said = own.sentence.strip()
+        if is_behind and said:
+            return None if said.startswith(NO_WARNING) else own
+        is_behind = is_behind or said.endswith(label)
+    return None
+
+
 def _quoted(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    said = next(line.own(1), None)
-    message = ""
-    if said:
-        message = said.body.strip()
-    if not message or message.startswith(
-        ("frame #", "Exception raised", "Traceback", "Unknown NCCL Error")
-    ):
+    said = _warning_after(line)
+    if said is None:
+        return None
+    message = said.sentence.strip()
+    if message.startswith("Unknown NCCL Error"):
         return None
     return {
         "file": "",

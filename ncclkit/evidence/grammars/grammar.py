@@ -16,6 +16,7 @@ from ncclkit.agent import redact
 from ncclkit.core import secrets
 from ncclkit.core.kinds import KINDS, Frame
 from ncclkit.core.model import Event
+from ncclkit.evidence.grammars.sentence import sentence_of
 
 TEXT = 2000
 """Longest text of an event in characters."""
@@ -60,6 +61,8 @@ class Line:
     """The launcher prefix itself; lines of one process share it."""
     said: str = ""
     """What stands in the log, where `text` is its English (see `refusals`): both are cited."""
+    core: str | None = None
+    """What `sentence` keeps once it was asked for."""
     following: Callable[[bytes, str], Iterator[Line]] = field(
         default=lambda label, speaker: iter(())
     )
@@ -75,6 +78,13 @@ class Line:
                     return
                 limit -= 1
                 yield line
+
+    @property
+    def sentence(self) -> str:
+        """`text` without the frames of log libraries, services and viewers."""
+        if self.core is None:
+            self.core = sentence_of(self.text)
+        return self.core
 
     @property
     def quote(self) -> str:
@@ -118,7 +128,9 @@ class Rule:
 
         A wrapped message is looked for over `span` lines.
         """
-        match = self.pattern.search(line.text)
+        match = self.pattern.search(line.sentence)
+        if match is None and line.sentence != line.text:
+            match = self.pattern.search(line.text)
         text = line.text
         if match is None and self.span > 1:
             lines = [line.text, *(later.body for later in line.own(self.span - 1))]

@@ -193,7 +193,7 @@ PHASES = (
     ("data", " examples/s]", r"\| ?\d{1,15}(?:/\d{1,15})? \[.{0,100} examples/s\]"),
     # > building shuffle index with split [0, 1803422) …
     # Build and save the GPTDataset train indices
-    ("data", " building ", r"> ?building (?:dataset|shuffle|sample|document|indices|doc)"),
+    ("data", " building ", r"(?:^|> ?)building (?:dataset|shuffle|sample|document|indices|doc)"),
     ("data", "Build and save", r"Build and save the \w{1,60} \w{1,60} indices"),
     # Skipping the first 12000 batches
     # Will skip the first 2 epochs then the first 400 batches in the first epoch.

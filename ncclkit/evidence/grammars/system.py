@@ -367,7 +367,7 @@ RULES: tuple[Rule, ...] = (
             ("successfully finished", "worker group successfully finished"),
             ("with code 0", r"[Ee]xit(?:ed|ing)? with code 0\b"),
             ("xit code 0", r"[Ee]xit code 0\b"),
-            ('"run_stop"', r':::MLL(?:OG|v[\w.]{1,5}).{0,200}"run_stop".{0,300}"success"'),
+            ("run_stop", r':::MLL(?:OG|v[\w.]{1,5}).{0,200}"run_stop".{0,300}"success"'),
             ("RESULT,", r"\bRESULT,\w{1,60},\d*,\d"),
             ("ENDING TIMING RUN", "ENDING TIMING RUN AT"),
             (" COMPLETED ", r"\b\d{1,12}(?:_\d{1,9})?\.\d{1,6} .{0,200}COMPLETED .{0,80}?\b0:0\b"),

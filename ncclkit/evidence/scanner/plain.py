@@ -25,7 +25,7 @@ length."""
 
 ODD = re.compile(
     r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot"
-    r"|amp|nbsp|#\d+);"
+    r"|amp|nbsp|#\d+|#x[0-9A-Fa-f]+);"
 )
 PLAIN = str.maketrans(
     {
@@ -62,7 +62,9 @@ RECORD = re.compile(
     r" called|Watchdog"
 )
 """How the lines begin that a grammar knows."""
-COUNTER = re.compile(r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)")
+COUNTER = re.compile(
+    r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)(?![A-Z][a-z])"
+)
 NUMBER = re.compile(r"\d+")
 SAID = re.compile(r"(?<!\S)[a-z]{2,}(?!\S)")
 """A word of a sentence, which a prefix has not."""
@@ -112,7 +114,7 @@ def _plain_characters(text: str) -> str:
         plain = ESCAPES.sub("", text)
     else:
         plain = text
-    if re.search(r"&(?:lt|gt|quot|amp|nbsp|#\d+);|<br|<pre", plain):
+    if re.search(r"&(?:lt|gt|quot|amp|nbsp|#\d+|#x[0-9A-Fa-f]+);|<br|<pre", plain):
         plain = html.unescape(TAGS.sub("", plain))
     return plain.translate(PLAIN)
 
@@ -251,7 +253,7 @@ def _unwrapped_text(text: str) -> str:
     def cut(line: str, later: str) -> bool:
         return (
             len(line) == width
-            and not (RECORD.match(later) or COUNTER.match(later))
+            and not (RECORD.match(later) or COUNTER.match(later) or later.startswith("```"))
             and _head_of_line(later) != _head_of_line(line)
         )
 

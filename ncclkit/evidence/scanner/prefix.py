@@ -91,7 +91,7 @@ def _seconds_of_parts(parts: list[int], fraction: str | None) -> float | None:
 
 
 ANSI = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
     r"|(?<![\w\])])\[\d{1,2}(?:;\d{1,2})*m"
 )
 """Escape sequences, and colour codes whose escape character was lost in copying."""
@@ -104,7 +104,9 @@ LAUNCHER = re.compile(
     r"[A-Za-z_]+?:?(?P<role>\d{1,7})(?:\|(?P<world>\d{1,7}))?\]:\s?"
     # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…
     # [prterun-n1-77@1,3][n2:4711]<stdout>: …
-    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?P<mpi>\d{1,7})\]"
+    # [1,mpirank:3,algo-1]<stderr>:…   (SageMaker)
+    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?:mpirank:)?"
+    r"(?P<mpi>\d{1,7})(?:,(?P<algo>[\w.-]{1,255}))?\]"
     r"(?:\[(?P<node>[\w.-]{1,255}):(?P<node_pid>\d{1,10})\])?<std(?:out|err|diag)>:\s?"
     # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …
     # (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
@@ -116,7 +118,8 @@ LAUNCHER = re.compile(
     # 2026-11-21T01:02:03+0000 node-1 python[4711]: …   (journal)
     r"|(?:(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
     r"|(?P<journal>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:Z+-]{0,16})) "
-    r"(?P<machine>[\w.-]{1,255}) (?:kernel|[\w./-]{1,80}\[(?P<unit_pid>\d{1,10})\]):\s"
+    r"(?P<machine>(?!\d\d[OE] |[\w.-]{1,80}-\d{9,20} )[\w.-]{1,255}) "
+    r"(?:kernel|[\w./-]{1,80}\[(?P<unit_pid>\d{1,10})\]):\s"
     # 2026-11-21T01:02:03.123456789Z stdout F …
     r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d))"
     r" (?:std(?:out|err) [FP] )?"
@@ -196,7 +199,8 @@ def _take_prefix(line: Line, match: re.Match[str], changed: datetime | None) -> 
     pid = said["pid"] or said["node_pid"] or said["unit_pid"]
     if pid:
         line.pid = int(pid)
-    host = said["at"] or said["node"] or said["machine"] or said["pod"] or said["service"]
+    places = (said[name] for name in ("at", "node", "algo", "machine", "pod", "service"))
+    host = next(filter(None, places), None)
     line.host = said["ip"] or said["raylet"] or (host.partition(".")[0] if host else line.host)
     stamp = said["iso"] or said["journal"]
     if stamp:

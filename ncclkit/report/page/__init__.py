@@ -335,7 +335,7 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
     if first is None or title is None:
         return
     same = [first]
-    if ANSWER not in first.get("class", []):
+    if ANSWER not in first.get_attribute_list("class"):
         path = first.get("data-case")
         same = [one for one in soup.select(".nk-banner") if one.get("data-case") == path]
     for banner in soup.select(".nk-banner"):
@@ -359,7 +359,7 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
 
 def _frame_of(soup: BeautifulSoup, banner: Tag) -> Tag | None:
     """What moves under the title: the output of the banner, or it alone out of a measurement's."""
-    if ANSWER not in banner.get("class", []):
+    if ANSWER not in banner.get_attribute_list("class"):
         return banner.find_parent(class_="out")
     frame = soup.new_tag("div", attrs={"class": "out"})
     face = soup.new_tag("div", attrs={"class": "nk tex2jax_ignore"})
