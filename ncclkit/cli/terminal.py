@@ -113,21 +113,30 @@ def _one_finding(number: int, finding: Finding, all_of: Sequence[Finding]) -> li
     from ncclkit.causes.resemblance import is_resembling
 
     symbol, colour = MARKS[finding.strength or "possible"]
-    head = (
+    line = _text(
         (f"{number}. ", ""),
         (f"{symbol} {finding.strength} ", colour),
         (f"{finding.cause}  ", "bold"),
+        (finding.say, ""),
     )
-    line: RenderableType = _text(*head, (finding.say, ""))
     if not is_resembling(finding):
         return [line]
-    look = finding.advice[0]
-    copied = [_indented(_text((each, "green")), 7) for each in look.to_copy]
-    heading = suspect_heading(all_of, number).strip()
-    above: list[RenderableType] = []
+    shown: list[RenderableType] = []
+    heading = suspect_heading(all_of, number)
     if heading:
-        above = [_text((f"\n{heading}", "bold"))]
-    return [*above, line, _indented(_text((look.do, "")), 3), *copied]
+        shown.append(
+            _text((f"\n{heading.strip()}", "bold")),
+        )
+    look = finding.advice[0]
+    shown.append(line)
+    shown.append(
+        _indented(_text((look.do, "")), 3),
+    )
+    for each in look.to_copy:
+        shown.append(
+            _indented(_text((each, "green")), 7),
+        )
+    return shown
 
 
 def _what_is_not_shown(found: Diagnosis, cards: int, shown: int) -> str:

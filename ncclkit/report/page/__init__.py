@@ -44,6 +44,8 @@ FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
 ANSWER = "nk-answer"
 """What marks the banner of a measurement, of which a page may hold several."""
+STORY = ".nk-story"
+"""The banner of a story: its guess beside its proof."""
 HERE = Path(__file__).parent
 
 
@@ -328,21 +330,20 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
     what one will get.
 
     An experiment further down may have changed it: of the banners of one case the last one counts.
-    On a page that asks for a guess, every verdict stays where it is, below the question.
+    On a page that asks for a guess, every verdict stays where it is, below the question; what was
+    guessed and what proves it stand on top.
     """
     first = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
     title = soup.select_one("section.prose > h1")
     if first is None or title is None:
         return
-    same = [first]
-    if ANSWER not in first.get_attribute_list("class"):
-        path = first.get("data-case")
-        same = [one for one in soup.select(".nk-banner") if one.get("data-case") == path]
+    same = _banners_of_one_case(soup, first)
     for banner in soup.select(".nk-banner"):
         banner["data-case"] = ""  # a path, which a report without names must not hold
     for said in same[-1].select(".nk-reproduce"):
         said.string = command
     if soup.select_one(".nk-guess"):
+        _put_guess_first(soup, title)
         return
     if same[-1] is not first:
         first.replace_with(same[-1].extract())
@@ -357,13 +358,55 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
                 promise.decompose()
 
 
+def _banners_of_one_case(soup: BeautifulSoup, first: Tag) -> list[Tag]:
+    """The verdicts on the case of the first one; a measurement stands alone."""
+    if ANSWER in first.get_attribute_list("class"):
+        return [first]
+    path = first.get("data-case")
+    same = []
+    for banner in soup.select(".nk-banner"):
+        if banner.get("data-case") == path:
+            same.append(banner)
+    return same
+
+
+def _put_guess_first(soup: BeautifulSoup, title: Tag) -> None:
+    """Begin a story with what was guessed and what holds, if it came as far as the proof.
+
+    Where nobody guessed, what holds is folded, and the question stays the title.
+    """
+    met = soup.select_one(STORY)
+    if met is None:
+        return
+    frame = _frame_of(soup, met)
+    if frame is None:
+        return
+    if met.get("data-fold"):
+        _fold_answer(soup, met)
+    else:
+        _put_answer_first(soup, title, met)
+    title.insert_after(frame)
+
+
+def _fold_answer(soup: BeautifulSoup, banner: Tag) -> None:
+    """Leave the head of a banner open, and fold the rest."""
+    folded = soup.new_tag("details", attrs={"class": "nk-fold"})
+    summary = soup.new_tag("summary")
+    summary.string = str(banner["data-fold"])
+    folded.append(summary)
+    _, *parts = banner.find_all(True, recursive=False)
+    for part in parts:
+        folded.append(part.extract())
+    banner.append(folded)
+
+
 def _frame_of(soup: BeautifulSoup, banner: Tag) -> Tag | None:
     """What moves under the title: the output of the banner, or it alone out of a measurement's."""
     if ANSWER not in banner.get_attribute_list("class"):
         return banner.find_parent(class_="out")
-    frame = soup.new_tag("div", attrs={"class": "out"})
     face = soup.new_tag("div", attrs={"class": "nk tex2jax_ignore"})
     face.append(banner.extract())
+    frame = soup.new_tag("div", attrs={"class": "out"})
     frame.append(face)
     return frame
 

@@ -6,6 +6,9 @@ from bs4 import BeautifulSoup, Tag
 
 HEADINGS = ("h2", "h3")
 """Headings of sections that may be left out; the title of the page never is."""
+ANY_HEADING = ["h1", *HEADINGS]
+SHOWN = ".out, .error, .aside"
+"""What a cell shows: an output, why it failed, what it said on standard error."""
 NO_DATA = ".nk-no-data"
 IDLE = ".nk-idle"
 """What awaits a form that nobody used."""
@@ -26,7 +29,7 @@ def leave_out_empty_sections(soup: BeautifulSoup) -> None:
     for level in reversed(HEADINGS):
         for heading in main.select(f"section.prose > {level}:first-child"):
             section = _section_of(heading)
-            if _is_empty(section) and any(step in emptied for step in section):
+            if _lost_all(section, emptied):
                 _drop(section)
     for step in emptied:
         _drop_words_before(step)
@@ -43,17 +46,21 @@ def _drop_outputs(main: Tag) -> list[Tag]:
     for output in main.select(f".out:has({NO_DATA}), .out:has({IDLE})"):
         step = output.find_parent("section", class_="step")
         # where a notebook stopped, everything stays that may say why
-        if step is None or step.get("id") == "stopped":
+        if step is None:
+            continue
+        if step.get("id") == "stopped":
             continue
         said = output.select_one(NO_DATA)
         if said is not None:
-            subjects = missing.setdefault(str(said["data-why"]), [])
-            subjects.append(str(said["data-subject"]))
+            why = str(said["data-why"])
+            subject = str(said["data-subject"])
+            missing.setdefault(why, []).append(subject)
         output.decompose()
         emptied.append(step)
-    main["data-missing"] = "; ".join(
-        f"{_listed(subjects)} ({why})" for why, subjects in missing.items()
-    )
+    said_missing = []
+    for why, subjects in missing.items():
+        said_missing.append(f"{_listed(subjects)} ({why})")
+    main["data-missing"] = "; ".join(said_missing)
     return emptied
 
 
@@ -61,7 +68,8 @@ def _listed(subjects: list[str]) -> str:
     named = list(dict.fromkeys(subjects))
     if len(named) == 1:
         return named[0]
-    return f"{', '.join(named[:-1])} and {named[-1]}"
+    before = ", ".join(named[:-1])
+    return f"{before} and {named[-1]}"
 
 
 def _section_of(heading: Tag) -> list[Tag]:
@@ -70,8 +78,11 @@ def _section_of(heading: Tag) -> list[Tag]:
     if first is None:
         return []
     section = [first]
+    larger = _headings_down_to(heading.name)
     for cell in first.find_next_siblings():
-        if cell.find(_headings_down_to(heading.name), recursive=False) or cell.name == "footer":
+        if cell.name == "footer":
+            break
+        if cell.find(larger, recursive=False):
             break
         section.append(cell)
     return section
@@ -79,17 +90,35 @@ def _section_of(heading: Tag) -> list[Tag]:
 
 def _headings_down_to(name: str) -> list[str]:
     """The names of all headings that are no smaller than this one."""
-    return [f"h{number}" for number in range(1, int(name[1]) + 1)]
+    level = int(name[1])
+    names = []
+    for number in range(1, level + 1):
+        names.append(f"h{number}")
+    return names
+
+
+def _lost_all(section: list[Tag], emptied: list[Tag]) -> bool:
+    """Whether a section had something to show before these steps lost it, and now has nothing."""
+    for step in emptied:
+        if step in section:
+            return _is_empty(section)
+    return False
 
 
 def _is_empty(section: list[Tag]) -> bool:
     """Whether no cell of a section shows anything, and one heading is all that it has."""
     headings = 0
     for cell in section:
-        if cell.get("id") == "stopped" or cell.select_one(".out, .error, .aside"):
+        if cell.get("id") == "stopped":
             return False
-        headings += len(cell.find_all(["h1", *HEADINGS], recursive=False))
+        if _shows_something(cell):
+            return False
+        headings += len(cell.find_all(ANY_HEADING, recursive=False))
     return headings == 1
+
+
+def _shows_something(cell: Tag) -> bool:
+    return cell.select_one(SHOWN) is not None
 
 
 def _drop(section: list[Tag]) -> None:
@@ -100,9 +129,11 @@ def _drop(section: list[Tag]) -> None:
 def _drop_words_before(step: Tag) -> None:
     """Take away a paragraph that only leads to what is not shown."""
     before = step.find_previous_sibling()
-    if step.parent is None or before is None or step.select_one(".out, .error, .aside"):
+    if step.parent is None or before is None:
         return
-    if "prose" in before.get_attribute_list("class") and not before.find(["h1", *HEADINGS]):
+    if _shows_something(step) or before.find(ANY_HEADING):
+        return
+    if "prose" in before.get_attribute_list("class"):
         before.extract()
 
 
@@ -111,8 +142,11 @@ def _name_missing(soup: BeautifulSoup, main: Tag) -> None:
     missing = main["data-missing"]
     del main["data-missing"]
     footer = main.find("footer")
-    if not missing or footer is None:
+    if not missing:
         return
+    if footer is None:
+        return
+    said = f"Not shown, because there are no data: {missing}."
     line = soup.new_tag("p", attrs={"class": "not-shown"})
-    line.string = f"Not shown, because there are no data: {missing}."
+    line.string = said
     footer.insert_before(line)
