@@ -80,7 +80,7 @@ FIRST = re.compile(r"[\s\[<>{\dIWEF]|[A-Z][a-z]{2} |[A-Za-z._/#-]{0,200}[\d:%\[]
 # …  [repeated 7x across cluster] of Ray, with the sentence about Ray's deduplication behind it
 REPEATED = re.compile(r"\s{0,80}\[repeated \d{1,9}x across cluster\].*$")
 # …          trainer.py:88   of rich: its column of places, at the right
-COLUMN = re.compile(r" {4,}[\w.-]{1,80}\.py:\d{1,6}\s*$")
+COLUMN = re.compile(r" {4}[\w.-]{1,80}\.py:\d{1,6}\s{0,80}$")
 RICH = re.compile(rf"\[(?:\d\d/\d\d/\d\d )?\d\d:\d\d:\d\d\] {_LEVEL} ")
 LOST = "[0m"
 """The end of a colour whose escape character was lost."""
@@ -117,7 +117,7 @@ def _without_head(text: str) -> str:
         return text
     bare = text.lstrip()
     if RICH.match(bare):
-        bare = COLUMN.sub("", bare)
+        bare = COLUMN.sub("", bare).rstrip()
     for head in HEADS:
         match = head.match(bare)
         if match:
