@@ -281,7 +281,7 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join([*lines, *steps])
 
 
-LOOKS_LIKE = "Looks like one of these; nothing shows which. Each has the look that decides."
+LOOKS_LIKE = "What it looks like, though no line shows it. Each has the look that decides."
 """Above the findings that rest on wording and on settled cases alone."""
 
 

@@ -121,21 +121,14 @@ def _one_finding(number: int, finding: Finding, all_of: Sequence[Finding]) -> li
     )
     if not is_resembling(finding):
         return [line]
-    shown: list[RenderableType] = []
-    heading = suspect_heading(all_of, number)
-    if heading:
-        shown.append(
-            _text((f"\n{heading.strip()}", "bold")),
-        )
+    heading = suspect_heading(all_of, number).strip()
     look = finding.advice[0]
-    shown.append(line)
-    shown.append(
-        _indented(_text((look.do, "")), 3),
-    )
+    shown: list[RenderableType] = []
+    if heading:
+        shown.append(_text((f"\n{heading}", "bold")))
+    shown += [line, _indented(_text((look.do, "")), 3)]
     for each in look.to_copy:
-        shown.append(
-            _indented(_text((each, "green")), 7),
-        )
+        shown.append(_indented(_text((each, "green")), 7))
     return shown
 
 

@@ -29,7 +29,6 @@ from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.line_context import AROUND, read_context
 from ncclkit.views._base import View, style
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import (
     Markup,
     badge,
@@ -45,6 +44,7 @@ from ncclkit.views._html import (
     table,
     value,
 )
+from ncclkit.views._missing import NoData
 
 ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open

@@ -236,15 +236,16 @@ def _suspect_list(suspects: Sequence[Finding], lines: CitedLines, first: int) ->
     if not suspects:
         return Markup("")
     rows = [_suspect(finding, lines) for finding in suspects]
-    title = el("h4", "Looks like")
-    note = el("p", LOOKS_LIKE, cls="nk-dim")
     listed = el("ol", *rows, start=str(first), cls="nk-suspects")
-    return el("section", title, note, listed, cls="nk-card nk-edge-possible")
+    return el("section", el("h4", LOOKS_LIKE), listed, cls="nk-card nk-edge-possible")
 
 
 def _suspect(finding: Finding, lines: CitedLines) -> Markup:
     """A suspect: why it is one, and the look that decides, with what either answer means."""
     look = finding.advice[0]
+    notes = [el("p", sentence(look.check))]
+    if look.why:
+        notes.append(el("p", sentence(look.why)))
     return el(
         "li",
         el("p", strength_part(finding), " ", finding.say),
@@ -252,8 +253,7 @@ def _suspect(finding: Finding, lines: CitedLines) -> Markup:
         *(pre(block) for block in ("\n".join(look.exports), look.command) if block),
         fold(
             "What the answers mean, the lines that it rests on, and the experiment",
-            el("p", sentence(look.check)),
-            el("p", sentence(look.why)),
+            *notes,
             evidence_part(finding.evidence, lines),
             _experiment(finding.next),
         ),

@@ -18,8 +18,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
+from ncclkit.views._missing import NoData
 from ncclkit.views.findings import Culprits, Headline, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
 

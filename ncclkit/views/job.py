@@ -14,8 +14,8 @@ from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views._base import View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, long_table, table
+from ncclkit.views._missing import NoData
 
 SHOWN = 8
 """Communicators and values shown at once; the others are folded."""

@@ -24,8 +24,8 @@ from ncclkit.core.model import Fact
 from ncclkit.core.text import MANY, host_list, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+from ncclkit.views._missing import NoData
 from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 
 MOST = 50

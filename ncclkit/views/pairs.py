@@ -14,8 +14,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
+from ncclkit.views._missing import NoData
 
 HOW = (
     "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"

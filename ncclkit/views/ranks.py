@@ -21,8 +21,8 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
+from ncclkit.views._missing import NoData
 from ncclkit.views.findings import Headline, culprits, headline_beside
 
 SEPARATE = 24

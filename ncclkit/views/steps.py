@@ -22,8 +22,8 @@ from ncclkit.views import _draw, plots
 from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
+from ncclkit.views._missing import NoData
 
 EVALUATION = "#8c8c00"
 """A seventh colour, as dark as the others."""
@@ -66,7 +66,7 @@ def step_view(case: Case) -> View:
 
 
 def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> MeasuredAnswer:
-    """What holds a step back most, how long it takes, how much of it is waiting, and the line."""
+    """What holds a step back most, with its line, its time and the share of waiting."""
     waiting = max(one.parts["waiting"] / (one.seconds or 1.0) for one in times.ranks)
     numbers = [
         (format_time(1e6 * times.seconds), "a step"),

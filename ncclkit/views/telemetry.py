@@ -19,8 +19,8 @@ from ncclkit.core.model import Event, safe
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, el, table
+from ncclkit.views._missing import NoData
 
 GIB, MIB = 1 << 30, 1 << 20
 MAX_POINTS = 400

@@ -24,8 +24,8 @@ from ncclkit.core.model import safe
 from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
-from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
+from ncclkit.views._missing import NoData
 from ncclkit.views.facts import SHOWN, how_to_find_out, further_kinds, kinds_summary
 from ncclkit.views.plots import INK, VERMILLION
 

@@ -23,8 +23,8 @@ QUOTED_TODAY = {
     "grep of code": 286,
     "pattern": 286,
     "comment": 10,
+    "row": 2,
 }
-QUOTED_TODAY |= {"row": 2}
 """Events of quoting lines that are not taken for quotations (a document as a whole is): no more may come."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from ncclkit.evidence.grammars import (
 )
 from ncclkit.evidence.scanner import scan
 from tests.evidence import specimens
+from tests.frames import specimens_in
 from tests.record import events_page
 
 PLAIN = [*specimens.NCCL, *specimens.GLOO, *specimens.STORE, *specimens.LAUNCHERS, *specimens.SYSTEM]
@@ -156,21 +156,6 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
 
 
 RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
-
-
-FOLD = re.compile(r" \\\n *# *")
-"""Where a specimen that is longer than a line of code may be goes on in the next comment."""
-
-
-def specimens_in(source):
-    """The comments of a source: each line, each block as one line, and what stands far apart in either."""
-    for block in re.findall(r"(?:^ *#.*\n)+", source, re.MULTILINE):
-        block = FOLD.sub(" ", block)
-        lines = [line.strip().removeprefix("#").strip() for line in block.splitlines()]
-        for text in (" ".join(lines), *lines):
-            for part in (text, *re.split(r" {4,}", text)):
-                yield part
-                yield "NCCL INFO " + part
 
 
 def test_a_folded_specimen_is_read_whole():

@@ -6,12 +6,16 @@ from bs4 import BeautifulSoup, Tag
 
 HEADINGS = ("h2", "h3")
 """Headings of sections that may be left out; the title of the page never is."""
-ANY_HEADING = ["h1", *HEADINGS]
+NO_SMALLER = {"h2": ["h1", "h2"], "h3": ["h1", "h2", "h3"]}
+"""The headings that end a section of each."""
+ANY_HEADING = NO_SMALLER["h3"]
 SHOWN = ".out, .error, .aside"
 """What a cell shows: an output, why it failed, what it said on standard error."""
 NO_DATA = ".nk-no-data"
 IDLE = ".nk-idle"
 """What awaits a form that nobody used."""
+STOPPED = "stopped"
+"""The anchor of the cell where a notebook stopped."""
 
 
 def leave_out_empty_sections(soup: BeautifulSoup) -> None:
@@ -24,6 +28,7 @@ def leave_out_empty_sections(soup: BeautifulSoup) -> None:
         for output in main.select(f".out:has({IDLE})"):
             output.decompose()
         return
+    missing = _missing_data(main)
     emptied = _drop_outputs(main)
     # what is inside of others first, so that a part that lost all of its own goes, too
     for level in reversed(HEADINGS):
@@ -33,43 +38,40 @@ def leave_out_empty_sections(soup: BeautifulSoup) -> None:
                 _drop(section)
     for step in emptied:
         _drop_words_before(step)
-    _name_missing(soup, main)
+    footer = main.find("footer")
+    if missing and footer is not None:
+        sentence = f"Not shown, because there are no data: {missing}."
+        line = soup.new_tag("p", attrs={"class": "not-shown"})
+        line.string = sentence
+        footer.insert_before(line)
+
+
+def _missing_data(main: Tag) -> str:
+    """What is not shown, and why: ``the rings and the transports (the logs hold none)``."""
+    missing: dict[str, list[str]] = {}
+    for said in main.select(f".out {NO_DATA}"):
+        if said.find_parent(id=STOPPED) is None:
+            subject = str(said["data-subject"])
+            why = str(said["data-why"])
+            missing.setdefault(why, []).append(subject)
+    rows = []
+    for why, subjects in missing.items():
+        named = " and ".join(dict.fromkeys(subjects))
+        rows.append(f"{named} ({why})")
+    return "; ".join(rows)
 
 
 def _drop_outputs(main: Tag) -> list[Tag]:
-    """Take away the outputs without data.  The steps that lost one, by which sections are judged.
-
-    What is missing is kept in `data-missing` of ``main``.
-    """
+    """Take away the outputs without data, and return the steps that lost one."""
     emptied = []
-    missing: dict[str, list[str]] = {}
-    for output in main.select(f".out:has({NO_DATA}), .out:has({IDLE})"):
+    without_data = f".out:has({NO_DATA}), .out:has({IDLE})"
+    for output in main.select(without_data):
         step = output.find_parent("section", class_="step")
         # where a notebook stopped, everything stays that may say why
-        if step is None:
-            continue
-        if step.get("id") == "stopped":
-            continue
-        said = output.select_one(NO_DATA)
-        if said is not None:
-            why = str(said["data-why"])
-            subject = str(said["data-subject"])
-            missing.setdefault(why, []).append(subject)
-        output.decompose()
-        emptied.append(step)
-    said_missing = []
-    for why, subjects in missing.items():
-        said_missing.append(f"{_listed(subjects)} ({why})")
-    main["data-missing"] = "; ".join(said_missing)
+        if step is not None and step.get("id") != STOPPED:
+            output.decompose()
+            emptied.append(step)
     return emptied
-
-
-def _listed(subjects: list[str]) -> str:
-    named = list(dict.fromkeys(subjects))
-    if len(named) == 1:
-        return named[0]
-    before = ", ".join(named[:-1])
-    return f"{before} and {named[-1]}"
 
 
 def _section_of(heading: Tag) -> list[Tag]:
@@ -78,7 +80,7 @@ def _section_of(heading: Tag) -> list[Tag]:
     if first is None:
         return []
     section = [first]
-    larger = _headings_down_to(heading.name)
+    larger = NO_SMALLER[heading.name]
     for cell in first.find_next_siblings():
         if cell.name == "footer":
             break
@@ -86,15 +88,6 @@ def _section_of(heading: Tag) -> list[Tag]:
             break
         section.append(cell)
     return section
-
-
-def _headings_down_to(name: str) -> list[str]:
-    """The names of all headings that are no smaller than this one."""
-    level = int(name[1])
-    names = []
-    for number in range(1, level + 1):
-        names.append(f"h{number}")
-    return names
 
 
 def _lost_all(section: list[Tag], emptied: list[Tag]) -> bool:
@@ -109,7 +102,7 @@ def _is_empty(section: list[Tag]) -> bool:
     """Whether no cell of a section shows anything, and one heading is all that it has."""
     headings = 0
     for cell in section:
-        if cell.get("id") == "stopped":
+        if cell.get("id") == STOPPED:
             return False
         if _shows_something(cell):
             return False
@@ -135,18 +128,3 @@ def _drop_words_before(step: Tag) -> None:
         return
     if "prose" in before.get_attribute_list("class"):
         before.extract()
-
-
-def _name_missing(soup: BeautifulSoup, main: Tag) -> None:
-    """One line before the foot of the page: what is not shown, and why."""
-    missing = main["data-missing"]
-    del main["data-missing"]
-    footer = main.find("footer")
-    if not missing:
-        return
-    if footer is None:
-        return
-    said = f"Not shown, because there are no data: {missing}."
-    line = soup.new_tag("p", attrs={"class": "not-shown"})
-    line.string = said
-    footer.insert_before(line)
