@@ -79,6 +79,15 @@ LABEL = re.compile(r" ?\(\w{1,20}:$")
 """A label in brackets between a sentence and its error: ``the OOM killer (reason: …``."""
 FIXTURE = re.compile(r"^\s*\{.*\"(?:expect(?:ed)?|label|example|pattern)\"\s*:")
 """A row of a test that names what a reader is to find in a text."""
+# {"role": "user", "content": "…"}     {'instruction': '…', 'output': '…'}
+# {"prompt": "…", "chosen": "…"}       {"messages": [{"role": …
+SAMPLE = re.compile(
+    r"^.{0,200}\{\s{0,9}[\"'](?:role[\"']\s{0,9}:\s{0,9}[\"'](?:user|assistant|system|human|gpt|tool)\b"
+    r"|(?:messages|conversations?)[\"']\s{0,9}:\s{0,9}\[\s{0,9}\{"
+    r"|(?:instruction|prompt|question)[\"']\s{0,9}:.{0,4000}[\"'](?:output|response|completion|chosen"
+    r"|answer|solution)[\"']\s{0,9}:)"
+)
+"""A row of a data set of talks, which a job that trains on it may print."""
 LEAD = 2
 """Words of a sentence before an error."""
 
@@ -93,7 +102,7 @@ def is_quotation(text: str) -> bool:
         return False
     if PATTERN.search(line) and not BEGUN.match(line):
         return ERROR.search(line) is not None
-    if FIXTURE.match(line):
+    if FIXTURE.match(line) or SAMPLE.match(line):
         return True
     if RECORD.match(line):
         return False

@@ -75,6 +75,8 @@ def test_a_line_that_speaks_of_an_error_is_no_report_of_it(form: str, tmp_path: 
         'node-1 kernel: INFO: task "python" blocked: Out of memory: Killed process 4711 (python) total-vm:1kB',
         "Traceback (most recent call last):\n  raise RuntimeError('CUDA error: the launch failed in the first step')",
         '{"level": "error", "msg": "CUDA error: an illegal memory access was encountered"}',
+        '{"role": "worker", "message": "CUDA error: an illegal memory access was encountered"}',
+        '{"prompt": "tell me a story", "error": "CUDA error: an illegal memory access was encountered"}',
         "#       size         count      type   redop    root     time",
     ],
 )

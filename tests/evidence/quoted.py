@@ -387,6 +387,9 @@ SHORT = {
     "script": "#!/bin/bash\ngrep -q '{quote}' \"$LOG\" && echo found\n",
     "json": '{{"patterns": ["{quote}"]}}\n',
     "source": '  WARN("{quote}", rank);\n  return ncclSystemError;\n',
+    "talk of a data set": 'step 10 loss 2.3\n{{"role": "user", "content": "{quote}"}}\nstep 11 loss 2.2\n',
+    "talks of a data set": 'step 10 loss 2.3\n{{"messages": [{{"role": "user", "content": "{quote}"}}]}}\nstep 11 loss 2.2\n',
+    "answer of a data set": "step 10 loss 2.3\nsample: {{'instruction': '{quote}', 'output': 'Free some.'}}\nstep 11 loss 2.2\n",
     "two spans": "`{quote}`, which is what Python says, and NCCL says `NCCL WARN Call to socket failed`.\n",
     "table": "| Message | Meaning |\n|---|---|\n| {quote} | see below |\n",
     "hint of a job": "node-1:812:812 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n[rank0]: step 10 loss 2.3\n"
