@@ -82,10 +82,11 @@ FIXTURE = re.compile(r"^\s*\{.*\"(?:expect(?:ed)?|label|example|pattern)\"\s*:")
 # {"role": "user", "content": "…"}     {'instruction': '…', 'output': '…'}
 # {"prompt": "…", "chosen": "…"}       {"messages": [{"role": …
 SAMPLE = re.compile(
-    r"^.{0,200}\{\s{0,9}[\"'](?:role[\"']\s{0,9}:\s{0,9}[\"'](?:user|assistant|system|human|gpt|tool)\b"
+    r"^.{0,200}\{\s{0,9}[\"']"
+    r"(?:role[\"']\s{0,9}:\s{0,9}[\"'](?:user|assistant|system|human|gpt|tool)\b"
     r"|(?:messages|conversations?)[\"']\s{0,9}:\s{0,9}\[\s{0,9}\{"
-    r"|(?:instruction|prompt|question)[\"']\s{0,9}:.{0,4000}[\"'](?:output|response|completion|chosen"
-    r"|answer|solution)[\"']\s{0,9}:)"
+    r"|(?:instruction|prompt|question)[\"']\s{0,9}:.{0,4000}"
+    r"[\"'](?:output|response|completion|chosen|answer|solution)[\"']\s{0,9}:)"
 )
 """A row of a data set of talks, which a job that trains on it may print."""
 LEAD = 2
