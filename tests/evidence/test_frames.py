@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import pytest
 from msgspec import structs
 
 from ncclkit.core.model import Event
+from ncclkit.evidence.grammars import grammar
 from ncclkit.evidence.quotation import is_quotation
 from tests import frames
 
@@ -75,8 +77,12 @@ def test_the_product_is_large() -> None:
     assert len(frames.FRAMES) >= 40 and len(frames.all_specimens()) > 500
 
 
-def test_who_only_quotes_a_message_reports_nothing_new() -> None:
-    found = Counter[str]()
+def reported_where_quoted() -> set[tuple[str, str]]:
+    """Frame and message of quoting lines that are taken for a program's own, each for itself.
+
+    (A document is known as a whole, not by its lines.)
+    """
+    found = set[tuple[str, str]]()
     for specimen in frames.all_specimens():
         for name, write in frames.QUOTING.items():
             own = (
@@ -84,5 +90,12 @@ def test_who_only_quotes_a_message_reports_nothing_new() -> None:
                 for event in frames.events_of(write(specimen.text))
                 if event.kind == specimen.kind
             )
-            found[name] += sum(not is_quotation(event.text) for event in own)
-    assert {name: count for name, count in found.items() if count > QUOTED_TODAY[name]} == {}
+            if not all(is_quotation(event.text) for event in own):
+                found.add((name, specimen.text))
+    return found
+
+
+def test_who_only_quotes_a_message_reports_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reported_where_quoted()
+    monkeypatch.setattr(grammar, "sentence_of", lambda text: text)
+    assert found - reported_where_quoted() == set()

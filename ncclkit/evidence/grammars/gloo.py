@@ -45,14 +45,15 @@ RULES: tuple[Rule, ...] = (
     #   running collective: CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, \
     #   TensorShape=[10]).Collectives differ in the following aspects: 	Op type: ALLREDUCEvs \
     #   BROADCAST (TORCH_DISTRIBUTED_DEBUG=DETAIL)
+    # … CollectiveFingerPrint(SequenceNumber=0OpType=ALLREDUCE, …   (2.0: without the comma)
     rule(
         "c10d.mismatch",
         "Detected mismatch between",
         r"Rank (?P<a>\d+) is running [^:]{0,300}:"
-        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
+        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+),? ?)?"
         r"OpType=(?P<a_op>\w{1,60}).{0,900}?"
         r"but Rank (?P<b>\d+) is running [^:]{0,300}:"
-        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
+        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+),? ?)?"
         r"OpType=(?P<b_op>\w{1,60})[^)]{0,900}\)",
         span=4,
         make=_fingerprint,

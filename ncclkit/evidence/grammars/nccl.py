@@ -223,8 +223,8 @@ ENVELOPE = re.compile(
     r"NCCL WARN (?P<message>.*)$"
 )
 HEAD = re.compile(
-    r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} .{0,400}?NCCL"
-    r" (?:INFO|WARN|CALL|TRACE) "
+    r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} (?:.{0,400}?NCCL"
+    r" (?:INFO|WARN|CALL|TRACE) |\[\d{1,4}\] INFO )"
 )
 
 CLOCK = re.compile(
@@ -462,6 +462,9 @@ def _old(match: re.Match[str], data: Data, line: Line) -> Data:
     return found | {"message": message} | classify(message, match["file"])
 
 
+RAISED = r"^(?:[\w.]{1,80}(?:Error|Exception)(?:\(\w{1,60}\))?: )?"
+"""A type of an exception before a warning that it repeats."""
+
 OTHER: tuple[Rule, ...] = (
     # [0] transport/net_ib.cu:734 WARN NET/IB : Got completion with error 12, opcode 1, len 3, \
     #   vendor err 129
@@ -503,6 +506,22 @@ OTHER: tuple[Rule, ...] = (
     #   segment /dev/shm/nccl-Ab (size 9637888)
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
     VERSION,
+    # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000
+    # (what torch repeats of a warning, where a launcher or a log library tore it from its envelope)
+    rule(
+        "nccl.warn",
+        "Duplicate GPU detected",
+        rf"{RAISED}(?P<message>Duplicate GPU detected : rank \d{{1,7}}"
+        r" and rank \d{1,7} both on CUDA device \w{1,20})\s*$",
+        make=_bare,
+    ),
+    # Cuda failure 802 'system not yet initialized'        Cuda failure 802
+    rule(
+        "nccl.warn",
+        "Cuda failure ",
+        rf"{RAISED}(?P<message>Cuda failure (?:\d{{1,4}}\b ?)?(?:'[^']{{3,200}}')?)\s*$",
+        make=_bare,
+    ),
     # ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor \
     #   AF_INET6(10)
     rule(

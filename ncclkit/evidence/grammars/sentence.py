@@ -92,6 +92,8 @@ LOGFMT = re.compile(
 )
 # stderr: b'…\n'
 BYTES = re.compile(r"[\w. ]{0,40}[:=] ?(?P<said>b(?P<mark>['\"]).{1,4000}(?P=mark))\s*$")
+# node-1:12:13 [0] INFO NET/Plugin : …   (NCCL 2.0 to 2.3, which did not name itself)
+OLD_INFO = re.compile(r"((?<!\S)[^\s:\[\]()<>]{1,255}:\d{1,10}:\d{1,20} \[\d{1,4}\] )INFO ")
 KEYS = ("message", "msg", "log", "line", "text", "textPayload", "content", "body", "data")
 """Keys under which records hold the line itself."""
 INNER = ("jsonPayload", "fields", "record")
@@ -104,6 +106,8 @@ def sentence_of(text: str) -> str:
         text = REPEATED.sub("", text)
     if text.endswith(LOST):
         text = text[: -len(LOST)]
+    if "] INFO " in text:
+        text = OLD_INFO.sub(r"\1NCCL INFO ", text, count=1)
     for _ in range(MOST):
         shorter = _without_head(_without_record(text))
         if shorter == text:

@@ -19,14 +19,18 @@ def _port(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"port": int(found[1] or found[2]) if found else None}
 
 
+ADDRESS = r"[(\[]?(?P<host>(?<=[(\[])[^,()\]]{0,255}|[\w.-]{1,255})(?:, ?|\]?:)(?P<port>\d{1,5})\b"
+"""``(node-1, 29500)``, ``[node-1]:29500`` and ``node-1:29500``."""
+
+
 RULES: tuple[Rule, ...] = (
     # The client socket has timed out after 60000ms while trying to connect to (node-1, 29500).
+    # … while trying to connect to node-1:29500       … to [fd00::1]:29500
     rule(
         "store.connect_timeout",
         "client socket has",
         r"client socket has timed out after (?P<amount>\d+) ?(?P<unit>ms|s)\S* while trying to"
-        r" connect to "
-        r"\((?P<host>[^,()]+), ?(?P<port>\d+)\)",
+        rf" connect to {ADDRESS}",
         span=2,
         make=_seconds,
     ),
@@ -34,8 +38,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.connect_timeout",
         "client socket has",
-        r"client socket has failed to connect to any network address of "
-        r"[(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
+        rf"client socket has failed to connect to any network address of {ADDRESS}",
     ),
     # [W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: \
     #   111 - Connection …).
@@ -43,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.retry",
         "client socket has",
-        r"client socket has failed to connect to [(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
+        rf"client socket has failed to connect to (?!any network){ADDRESS}",
     ),
     # RuntimeError: connect() timed out. Original timeout was 60000 ms.
     rule(
@@ -73,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.resolve",
         "cannot be retrieved (gai",
-        r"network addresses of \((?P<host>[^,()]*), ?(?P<port>\d+)\) cannot be retrieved "
+        rf"network addresses of {ADDRESS}\)? cannot be retrieved "
         r"\(gai error: (?P<error>-?\d+ - [^)]*)\)",
     ),
     # ssh: Could not resolve hostname gpu-17: Name or service not known

@@ -75,6 +75,30 @@ RULES: tuple[Rule, ...] = (
     # CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.65 GiB total capacity; 22.1 GiB \
     #   already allocated; 10.62 MiB free; …)
     rule("cuda.oom", "CUDA out of memory", r"CUDA out of memory", make=_tried),
+    # torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has …
+    rule("cuda.oom", "HIP out of memory", r"HIP out of memory", make=_tried),
+    # RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/…cu:58
+    rule("cuda.oom", "cuda runtime error (", r"cuda runtime error \(2\) : out of memory"),
+    # RuntimeError: cuda runtime error (59) : device-side assert triggered at /pytorch/aten/…cu:26
+    rule(
+        "cuda.error",
+        "cuda runtime error (",
+        r"(?P<message>cuda runtime error \((?!2\))\d{1,4}\) : (?P<error>.{1,200}?))"
+        r"(?: at /|\s{0,80}$)",
+    ),
+    # THCudaCheck FAIL file=/pytorch/THC/THCGeneral.cpp line=50 error=10 : invalid device ordinal
+    rule(
+        "cuda.error",
+        "THCudaCheck FAIL",
+        r"(?P<message>THCudaCheck FAIL file=\S{1,300} line=\d{1,7} error=(?!2 )\d{1,4} :"
+        r" (?P<error>.{1,200}?))\s{0,80}$",
+    ),
+    # RuntimeError: HIP error: invalid device ordinal
+    rule(
+        "cuda.error",
+        "HIP error:",
+        r"(?P<message>HIP error: (?P<error>.*?))(?:\s{0,80}$|\s{1,80}HIP kernel errors)",
+    ),
     # RuntimeError: CUDA error: device-side assert triggered
     # CUDA error: an illegal memory access was encountered
     # not, of the Flight Recorder that asks after a call that is still being made:
@@ -266,6 +290,13 @@ RULES: tuple[Rule, ...] = (
     # ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
     plain_rule(
         "oom_kill", "running low on memory", r"killed due to the node running low on memory"
+    ),
+    # … was running was 60.11GB / 62.80GB (0.957184), which exceeds the memory usage threshold of \
+    #   0.95. Ray killed this worker (ID: 01ab) because it was the most recently scheduled task
+    plain_rule(
+        "oom_kill",
+        "the memory usage threshold of",
+        r"exceeds the memory usage threshold of [\d.]{1,9}\.? Ray killed this worker",
     ),
     # State: OUT_OF_MEMORY (exit code 0)       1234.0  train  OUT_OF_ME+  0:125 (seff, sacct)
     plain_rule("oom_kill", "OUT_OF_ME", r"\bOUT_OF_ME(?:M|MORY|\+)"),

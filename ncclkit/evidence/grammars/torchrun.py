@@ -89,6 +89,14 @@ TORCHRUN: tuple[Rule, ...] = (
         r" (?P<pid>\d+)\)",
         make=_exit,
     ),
+    # ProcessFailure(local_rank=1, pid=4711, exitcode=-7, error_file='<N/A>')
+    rule(
+        "elastic.exit",
+        "ProcessFailure(",
+        r"ProcessFailure\(local_rank=(?P<local_rank>\d+), pid=(?P<pid>\d+),"
+        r" exitcode=(?P<exitcode>-?\d+)",
+        make=_exit,
+    ),
     #   rank      : 3 (local_rank: 1)        of the block "Failures:" and "Root Cause"
     rule(
         "elastic.exit",

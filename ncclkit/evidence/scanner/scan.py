@@ -13,6 +13,7 @@ it only skips lines that hold no anchor.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -129,6 +130,8 @@ def choose(shape: bytes) -> Choice | None:
     """The rules whose anchor stands in a shape."""
     if b"NCCL INFO" in shape:
         pairs = _INFO
+    elif _OLD_INFO.search(shape):
+        pairs = [*_RULES, *_INFO]
     else:
         pairs = _RULES
     rules = tuple([rule for anchor, rule in pairs if anchor in shape])  # quicker than a generator
@@ -161,6 +164,8 @@ _CODE, _PLAIN, _ACCENTED = (
     tuple(mark.translate(FOLD) for mark in marks)
     for marks in (CODE, refusals.PLAIN, refusals.ACCENTED)
 )
+_OLD_INFO = re.compile(rb":0{1,10}:0{1,20} \[0{1,4}\] INFO ")
+"""The envelope of NCCL 2.0 to 2.3 in a shape."""
 KNOWN = Shapes()
 
 Scan = Callable[[memoryview, Callable[..., bool]], None]
@@ -442,7 +447,7 @@ class Block:
         if not choice.rules and not choice.code:
             return
         line = self.line(start, end, number)
-        if b"NCCL" in raw:
+        if b"NCCL" in raw or b"] INFO " in raw:
             nccl.place(line)
         seen: set[str] = set()
         for rule in choice.rules:
