@@ -73,7 +73,12 @@ VIEWER = re.compile(
 )
 # Train:  20%|##   | 375/1881 [3:40:16<16:05:32, 35.55s/it]…
 BAR = re.compile(r"[^|\n]{0,80}\d{1,3}%\|[^|\n]{0,300}\| \S{1,40} \[[^\]\n]{3,80}\](?=\S)")
-HEADS = (TIMED, LEVELLED, GLOG, SYSLOG, SERVICE, VIEWER, BAR)
+HEAD = re.compile(
+    "|".join(head.pattern for head in (TIMED, LEVELLED, GLOG, SYSLOG, SERVICE, VIEWER, BAR))
+)
+"""Any of them, in one search: of a flood every line is asked."""
+ENVELOPE = re.compile(r"[^\s:\[\]()<>]{1,255}:\d{1,10}:\d{1,20} \[")
+"""How NCCL's own lines begin, which no frame stands before."""
 FIRST = re.compile(r"[\s\[<>{\dIWEF]|[A-Z][a-z]{2} |[A-Za-z._/#-]{0,200}[\d:%\[]|[A-Z]{4,8}[ \t:]")
 """How lines begin that may have a head."""
 
@@ -117,15 +122,14 @@ def sentence_of(text: str) -> str:
 
 
 def _without_head(text: str) -> str:
-    if not FIRST.match(text):
+    if ENVELOPE.match(text) or not FIRST.match(text):
         return text
     bare = text.lstrip()
     if RICH.match(bare):
         bare = COLUMN.sub("", bare).rstrip()
-    for head in HEADS:
-        match = head.match(bare)
-        if match:
-            return bare[match.end() :]
+    match = HEAD.match(bare)
+    if match:
+        return bare[match.end() :]
     return bare
 
 
