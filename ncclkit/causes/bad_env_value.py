@@ -77,6 +77,7 @@ def diagnose(case: Case) -> Finding:
         _refused_by_library,
         _nothing_to_choose,
         _without_ib,
+        _unread_file,
         _rejected_value,
         CHECK.risk,
     ) or CHECK.otherwise(
@@ -209,6 +210,46 @@ def _without_ib(case: Case) -> Finding | None:
     return found(
         ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET"), next=experiment(case)
     )
+
+
+FILES = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
+"""Variables that name a file of XML."""
+UNREAD = re.compile(
+    r"NCCL WARN (?:Could not open XML (?P<what>graph|topology) file (?P<path>[^\s:]+)"
+    r"|XML (?:Parse|Open|Mismatch|Import|Graph|Topology)\b)"
+)
+"""What NCCL's reader of XML says."""
+SET_IN = "the job's environment, ~/.nccl.conf and /etc/nccl.conf (or NCCL_CONF_FILE)"
+"""Where NCCL takes a variable from."""
+
+
+def _unread_file(case: Case) -> Finding | None:
+    """NCCL cannot read a file that a variable names.
+
+    Without such a variable it reads files of the machine, which nobody has set.
+    """
+    lines = [event for event in case.of(NcclWarn) if UNREAD.search(event.text)]
+    if not lines:
+        return None
+    set_files = [event for event in case.of(NcclEnv) if event.data.name in FILES]
+    said = UNREAD.search(lines[0].text)
+    kind = said["what"] if said else None
+    name = {"graph": "NCCL_GRAPH_FILE", "topology": "NCCL_TOPO_FILE"}.get(kind or "", "")
+    if not name and not set_files:
+        return None
+    name = name or str(set_files[0].data.name)
+    own = [event for event in set_files if event.data.name == name]
+    say = f"NCCL cannot read the file that {name} names{on(lines[0].host)}."
+    advice = Advice(
+        f"Unset {name}, or name a file that every host can read and that was written by this"
+        f" release of NCCL; it may be set in {SET_IN}.",
+        change={"unset": [name]},
+        command="cat /etc/nccl.conf ~/.nccl.conf; env | grep -E '^NCCL_.*_FILE='",
+        why="NCCL reads the file on each host when a communicator is made.",
+        check="The job starts without the variable.",
+        risk="None: NCCL looks at the machine itself.",
+    )
+    return found(ID, "likely", say, pick(lines, own), ranks=ranks_in(lines), advice=(advice,))
 
 
 def _rejected_value(case: Case) -> Finding | None:

@@ -90,6 +90,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _reported_mismatch,
         _unfit_library,
+        _older_library,
         _logged_versions,
         _loaded_differently,
         _different_libraries,
@@ -378,6 +379,25 @@ def _minor_release(version: object) -> tuple[int, ...]:
     Functions are added with minor releases, not with patch releases.
     """
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2])
+
+
+UNSET = "attribute value -2147483648"
+"""What newer headers write for "not set", and a library from before them refuses."""
+
+
+def _older_library(case: Case) -> Finding | None:
+    """The library that was loaded is older than the headers that its caller was built with."""
+    lines = matching(messages(case), UNSET)
+    if not lines:
+        return None
+    say = (
+        "The NCCL that was loaded is older than the one that the program was built with: it refuses"
+        " -2147483648, by which newer headers say that nothing was set."
+    )
+    why = pick(lines, case.of(NcclVersion))
+    return found(
+        ID, "likely", say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()
+    )
 
 
 def _garbled_message(case: Case) -> Finding | None:
