@@ -8,7 +8,7 @@ empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, TypedDict
 
 import msgspec
@@ -744,6 +744,12 @@ class KernelXid(Message, frozen=True):
     kind = "kernel.xid"
     bus: str = ""
     xid: int | None = None
+    previous: int | None = None
+    """The Xid that the line calls its cause."""
+
+    def named(self, numbers: Collection[int]) -> int | None:
+        """Which of some Xids the line speaks of, its own first; None for another one."""
+        return next((number for number in (self.xid, self.previous) if number in numbers), None)
 
 
 class KernelSxid(Message, frozen=True):

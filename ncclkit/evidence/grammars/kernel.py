@@ -14,7 +14,12 @@ BUS = r"(?:\w{4}:)?\w{2}:\w{2}\.\w"
 
 def _xid(match: re.Match[str], data: Data, line: Line) -> Data:
     pid = re.match(r"pid='?(\d{1,10})\b", data["message"])
-    return data | {"bus": data["bus"].removeprefix("PCI:"), "_pid": int(pid[1]) if pid else None}
+    cause = re.search(r"\b(?:by|to) previous Xid (\d{1,4})\b", data["message"])
+    return data | {
+        "bus": data["bus"].removeprefix("PCI:"),
+        "previous": int(cause[1]) if cause else None,
+        "_pid": int(pid[1]) if pid else None,
+    }
 
 
 def _switch(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -52,6 +57,7 @@ def _mapped(match: re.Match[str], data: Data, line: Line) -> Data:
 RULES: tuple[Rule, ...] = (
     # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.
     # Xid (PCI:...): 145, RLW_RXPIPE …
+    # Xid (PCI:0000:1b:00): 154, GPU recovery action changed, caused by previous Xid 149
     rule(
         "kernel.xid",
         "Xid (",
