@@ -214,6 +214,8 @@ def _without_ib(case: Case) -> Finding | None:
 
 FILES = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
 """Variables that name a file of XML."""
+VARIABLES = {"graph": FILES[0], "topology": FILES[1]}
+"""What NCCL calls such a file → its variable."""
 UNREAD = re.compile(
     r"NCCL WARN (?:Could not open XML (?P<what>graph|topology) file (?P<path>[^\s:]+)"
     r"|XML (?:Parse|Open|Mismatch|Import|Graph|Topology)\b)"
@@ -228,19 +230,24 @@ def _unread_file(case: Case) -> Finding | None:
 
     Without such a variable it reads files of the machine, which nobody has set.
     """
-    lines = [event for event in case.of(NcclWarn) if UNREAD.search(event.text)]
-    if not lines:
+    lines = matching(case.of(NcclWarn), "Could not open XML ", "NCCL WARN XML ")
+    said = UNREAD.search(lines[0].text) if lines else None
+    if said is None:
         return None
-    set_files = [event for event in case.of(NcclEnv) if event.data.name in FILES]
-    said = UNREAD.search(lines[0].text)
-    kind = said["what"] if said else None
-    name = {"graph": "NCCL_GRAPH_FILE", "topology": "NCCL_TOPO_FILE"}.get(kind or "", "")
-    if not name and not set_files:
+    name = VARIABLES.get(said["what"], "")
+    for variable in FILES:
+        if not name and env_of(case, variable):
+            name = variable
+    if not name:
         return None
-    name = name or str(set_files[0].data.name)
-    own = [event for event in set_files if event.data.name == name]
+    own = env_of(case, name)
     say = f"NCCL cannot read the file that {name} names{on(lines[0].host)}."
-    advice = Advice(
+    advice = (_file_advice(name),)
+    return found(ID, "likely", say, pick(lines, own), ranks=ranks_in(lines), advice=advice)
+
+
+def _file_advice(name: str) -> Advice:
+    return Advice(
         f"Unset {name}, or name a file that every host can read and that was written by this"
         f" release of NCCL; it may be set in {SET_IN}.",
         change={"unset": [name]},
@@ -249,7 +256,6 @@ def _unread_file(case: Case) -> Finding | None:
         check="The job starts without the variable.",
         risk="None: NCCL looks at the machine itself.",
     )
-    return found(ID, "likely", say, pick(lines, own), ranks=ranks_in(lines), advice=(advice,))
 
 
 def _rejected_value(case: Case) -> Finding | None:
@@ -363,4 +369,4 @@ CHECK = Preflight(
     also=("env.*",),
     next=experiment,
 )
-REMEDIES = _advice("all NCCL_* variables")
+REMEDIES = (*_advice("all NCCL_* variables"), _file_advice("NCCL_TOPO_FILE"))

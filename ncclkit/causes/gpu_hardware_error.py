@@ -230,13 +230,13 @@ def _is_slowed(reasons: object) -> bool:
 
 def _logged_by_driver(case: Case) -> Finding | None:
     """The driver logged an Xid of a hardware fault."""
-    xids = in_order(event for event in case.of(KernelXid) if event.data.named(XIDS))
+    xids = in_order(event for event in case.of(KernelXid) if event.data.xid_among(XIDS))
     if not xids:
         return None
     said = _fault_lines(case)
     # later Xids of the same boot often follow from the first
     first = xids[0]
-    number = int(first.data.named(XIDS) or 0)
+    number = int(first.data.xid_among(XIDS) or 0)
     bus = str(first.data.bus or "")
     # the driver names a process, other lines of the same process its rank
     pids = {event.pid for event in xids} - {None}

@@ -116,7 +116,7 @@ def _failed_multicast(case: Case) -> Finding | None:
 
 def _link_errors(case: Case) -> list[Event]:
     """The kernel's errors of NVLinks and switches; of switches only fatal ones end a job."""
-    xids: list[Event] = [event for event in case.of(KernelXid) if event.data.named(XIDS)]
+    xids: list[Event] = [event for event in case.of(KernelXid) if event.data.xid_among(XIDS)]
     return xids + [event for event in case.of(KernelSxid) if event.data.fatal]
 
 
@@ -171,7 +171,7 @@ def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> F
 
 def _error_name(event: Event) -> str:
     if isinstance(event.data, KernelXid):
-        return f"Xid {event.data.named(XIDS)}"
+        return f"Xid {event.data.xid_among(XIDS)}"
     return f"SXid {event.data.sxid}"
 
 

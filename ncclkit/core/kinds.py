@@ -747,9 +747,13 @@ class KernelXid(Message, frozen=True):
     previous: int | None = None
     """The Xid that the line calls its cause."""
 
-    def named(self, numbers: Collection[int]) -> int | None:
+    def xid_among(self, numbers: Collection[int]) -> int | None:
         """Which of some Xids the line speaks of, its own first; None for another one."""
-        return next((number for number in (self.xid, self.previous) if number in numbers), None)
+        if self.xid in numbers:
+            return self.xid
+        if self.previous in numbers:
+            return self.previous
+        return None
 
 
 class KernelSxid(Message, frozen=True):
