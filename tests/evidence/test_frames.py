@@ -18,16 +18,6 @@ RAISED = ("exception", "torch exception", "ray exception")
 NEVER_RAISED = {"job.member", "printed.env"}
 """Kinds of lines that no exception carries: settings, and rows of tables."""
 WRAPPED = ("wrap 80", "wrap 120")
-QUOTED_TODAY = {
-    "prose": 286,
-    "prose quoted": 286,
-    "code": 286,
-    "grep of code": 286,
-    "pattern": 286,
-    "comment": 10,
-    "row": 2,
-}
-"""Events of quoting lines that are not taken for quotations (a document as a whole is): no more may come."""
 
 
 def is_meant(specimen: frames.Specimen, frame: str) -> bool:
