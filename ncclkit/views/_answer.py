@@ -23,18 +23,22 @@ class MeasuredAnswer:
     edge: str
     """Which colour its edge has: a verdict of `ncclkit.views.banner`, or ``none``."""
     numbers: tuple[Number, ...]
-    more: tuple[str, ...] = ()
+    more: tuple[object, ...] = ()
     """What a reader needs besides, in sentences."""
 
-    def banner(self) -> Markup:
-        """The card that stands above the details."""
+    def banner(self, *classes: str, fold: str = "") -> Markup:
+        """The card that stands above the details.
+
+        fold: what a report writes on it where the answer is for who opens it.
+        """
         body = join(
             el("div", self.badge, cls="nk-card-head"),
             el("p", self.sentence, cls="nk-say"),
             number_strip(self.numbers),
-            *(el("p", each) for each in self.more),
+            *(el("div", each) for each in self.more),
         )
-        return el("section", body, cls=f"nk-card nk-banner nk-answer nk-edge-{self.edge}")
+        named = " ".join(("nk-card nk-banner nk-answer", f"nk-edge-{self.edge}", *classes))
+        return el("section", body, cls=named, data_fold=fold or False)
 
 
 def number_strip(numbers: Iterable[Number], *more: object) -> Markup:

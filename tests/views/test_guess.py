@@ -7,15 +7,21 @@ import re
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import ncclkit as nk
 from ncclkit.causes import catalogue
+from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.samples import open_sample
 from ncclkit.lab.course import questions
 from ncclkit.lab.course.questions import STORIES, Answers
 from ncclkit.lab.course.translation import chinese_texts
+from ncclkit.lab.views import questions as shown_questions
+from ncclkit.report import page
 from ncclkit.views._base import WIDGET
+from tests.views.records import HOSTILE
 from tests.views.test_faces import Page
 
 STORY = STORIES["wenet"]
@@ -172,3 +178,42 @@ def test_both_notebooks_of_a_pair_keep_the_same_answers(case: nk.Case) -> None:
 def test_a_language_that_the_course_does_not_have_is_refused(case: nk.Case) -> None:
     with pytest.raises(NcclkitError, match="The course is in en and zh, not in 'fr'"):
         nk.show.guess(case, "wenet", "fr")
+
+
+def told(case: nk.Case, language: str = "en") -> BeautifulSoup:
+    """The report of a story: its question, its guess, and below them the proof."""
+    cells = [new_markdown_cell("# Why does it crawl?"), new_markdown_cell("## Guess")]
+    for view in (nk.show.guess(case, "wenet", language), nk.show.proof(case, "wenet", language)):
+        bundle = json.loads(json.dumps(view._repr_mimebundle_()))
+        cells.append(new_code_cell("x", outputs=[new_output("display_data", data=bundle)]))
+    return BeautifulSoup(page.render(new_notebook(cells=cells)), "html.parser")
+
+
+@pytest.mark.parametrize(("choice", "badge"), [(RIGHT, "guessed right"), (WRONG, "guessed otherwise")])
+def test_the_report_of_a_story_begins_with_guess_and_proof(case: nk.Case, choice: str, badge: str) -> None:
+    nk.show.guess(case, "wenet").pick.value = choice
+    case.events = list(open_sample("loader_starved").events)
+    soup = told(case)
+    assert soup.select_one("main h1").text.startswith(f"You guessed “{choice}”")
+    assert soup.select_one(".question").text == "Why does it crawl?"
+    (banner,) = soup.select(".nk-banner")
+    assert badge in banner.text and "cpu_contention" in banner.text and banner.find_next("h2").text == "Guess"
+    assert f"{choice} was guessed" in " ".join(banner.select_one(".nk-strip").get_text(" ").split())
+    assert STORY.guess.choices[RIGHT] in soup.main.text and not banner.select("details")
+
+
+def test_a_report_without_a_guess_tells_the_end_of_the_story_to_who_opens_it(case: nk.Case) -> None:
+    soup = told(case)
+    assert soup.select_one("main h1").text == "Why does it crawl?" and not soup.select(".question")
+    (banner,) = soup.select(".nk-banner")
+    assert RIGHT in banner.details.text and not banner.details.has_attr("open")
+    banner.details.decompose()
+    assert "no guess" in banner.text and RIGHT not in banner.text
+
+
+def test_what_was_tried_stands_in_the_strip_of_a_story(case: nk.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ExperimentRecord("fix", "cpu_contention", "?", {}, None, None, "nothing", {}, f"It helped. {HOSTILE}", 1, Path())
+    monkeypatch.setattr(shown_questions, "experiments", lambda case: (record,))
+    static = nk.show.proof(case, "wenet").static()
+    assert "It helped." in Page(static).words and HOSTILE not in static
+    assert "1  tried" in Page(static).words

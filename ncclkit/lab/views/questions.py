@@ -14,8 +14,10 @@ import ipywidgets as W
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import experiments
 from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.course.translation import Translator
+from ncclkit.views._answer import Answer
 from ncclkit.views._base import View, style
 from ncclkit.views._html import Markup, badge, code, el, escaped_text, fit, fold, join, table
 from ncclkit.views.findings import strength_part
@@ -129,8 +131,32 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
         translate("Answer"),
         translate("What speaks for it, or against it"),
     )
-    proved = _proof(found, answers.story.cause, translate)
-    return View(_met(answers, translate), join(proved, fit(table(head, rows))))
+    met = _story_answer(answers, case, found, translate)
+    # who has not guessed yet is not told on the first screen of a report
+    folded = "" if first else translate("What the story proves")
+    body = join(met.banner("nk-story", fold=folded), fit(table(head, rows)))
+    return View(met.sentence, body, titled=False)
+
+
+def _story_answer(answers: Answers, case: Case, found: Diagnosis, translate: Translator) -> Answer:
+    """The guess, whether it was right, and what proves it: how the report of a story begins."""
+    first, right = answers.of().first, answers.question().right
+    numbers = [(translate(first) if first else "–", translate("was guessed"))]
+    if found.findings:
+        top = found.findings[0]
+        numbers.append((f"{top.cause}, {top.strength}", translate("in this run")))
+    tried = experiments(case)
+    if tried:
+        numbers.append((f"{len(tried):,}", translate("tried")))
+    more: list[object] = [_proof(found, answers.story.cause, translate)]
+    if tried:
+        more.append(join(el("b", translate("The last one: ")), tried[-1].summary))
+    mark, edge = badge("–", translate("no guess"), "none"), "none"
+    if first and first == right:
+        mark, edge = badge("✓", translate("guessed right"), "checked"), "healthy"
+    elif first:
+        mark, edge = badge("✕", translate("guessed otherwise"), "likely"), "slow"
+    return Answer(_met(answers, translate), mark, edge, tuple(numbers), tuple(more))
 
 
 def _met(answers: Answers, translate: Translator) -> str:

@@ -46,6 +46,8 @@ ANSWER = "nk-answer"
 """What marks the banner of a measurement, of which a page may hold several."""
 MODULE_OF_TRACE = re.compile(r'moduleType:"trace",name:"(\w+)"')
 """How plotly.js names the type of trace that a module draws."""
+STORY = ".nk-story"
+"""The banner of a story: its guess beside its proof."""
 HERE = Path(__file__).parent
 
 
@@ -327,7 +329,8 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
     what one will get.
 
     An experiment further down may have changed it: of the banners of one case the last one counts.
-    On a page that asks for a guess, every verdict stays where it is, below the question.
+    On a page that asks for a guess, every verdict stays where it is, below the question; what was
+    guessed and what proves it stand on top.
     """
     first = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
     title = soup.select_one("section.prose > h1")
@@ -339,6 +342,7 @@ def _place_banner(soup: BeautifulSoup, command: str) -> None:
     for said in same[-1].select(".nk-reproduce"):
         said.string = command
     if soup.select_one(".nk-guess"):
+        _put_guess_first(soup, title)
         return
     if same[-1] is not first:
         first.replace_with(same[-1].extract())
@@ -363,6 +367,35 @@ def _banners_of_one_case(soup: BeautifulSoup, first: Tag) -> list[Tag]:
         if banner.get("data-case") == path:
             same.append(banner)
     return same
+
+
+def _put_guess_first(soup: BeautifulSoup, title: Tag) -> None:
+    """Begin a story with what was guessed and what holds, if it came as far as the proof.
+
+    Where nobody guessed, what holds is folded, and the question stays the title.
+    """
+    met = soup.select_one(STORY)
+    if met is None:
+        return
+    frame = _frame_of(soup, met)
+    if frame is None:
+        return
+    if met.get("data-fold"):
+        _fold_answer(soup, met)
+    else:
+        _put_answer_first(soup, title, met)
+    title.insert_after(frame)
+
+
+def _fold_answer(soup: BeautifulSoup, banner: Tag) -> None:
+    """Leave the head of a banner open, and fold the rest."""
+    folded = soup.new_tag("details", attrs={"class": "nk-fold"})
+    summary = soup.new_tag("summary")
+    summary.string = str(banner["data-fold"])
+    folded.append(summary)
+    for part in banner.find_all(True, recursive=False)[1:]:
+        folded.append(part.extract())
+    banner.append(folded)
 
 
 def _frame_of(soup: BeautifulSoup, banner: Tag) -> Tag | None:
