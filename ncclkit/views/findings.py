@@ -57,14 +57,47 @@ def culprits(findings: Iterable[Finding]) -> Culprits | None:
 
     None where it names none or is merely possible.
     """
-    first = next((finding for finding in findings if finding.verdict == "found"), None)
-    ranks = None
-    if first:
-        ranks = first.culprits.get("ranks")
-    # what is only possible must not contradict a picture
-    if first is None or not ranks or first.strength not in SURE:
+    first = sure_finding(findings)
+    if first is None or not first.culprits.get("ranks"):
         return None
-    return Culprits(first.cause, first.strength, frozenset(ranks))
+    return Culprits(first.cause, first.strength, frozenset(first.culprits["ranks"]))
+
+
+def sure_finding(findings: Iterable[Finding]) -> Finding | None:
+    """The first finding; None where it is merely possible."""
+    first = next((finding for finding in findings if finding.verdict == "found"), None)
+    # what is only possible must not contradict a picture
+    if first is None or first.strength not in SURE:
+        return None
+    return first
+
+
+def silence_beside(
+    findings: Iterable[Finding], silent: Sequence[int], others: Sequence[int], gap: float
+) -> str:
+    """Who stopped logging first, in words that blame nobody whom the verdict does not name.
+
+    Ranks that fell `silent`, seconds before the `others`.
+    """
+    before = f"{gap:,.1f} s before any other"
+    first = sure_finding(findings)
+    # where most fell silent it is the others that are odd
+    if first is None and len(silent) > len(others):
+        longer = f"{gap:,.1f} s longer than {numbered('rank', silent)}"
+        return f"Only {numbered('rank', others)} logged on, {longer}"
+    named = set()
+    if first is not None:
+        named = {*first.culprits.get("ranks", ())}
+    if first is None or named & {*silent}:
+        return f"{numbered('Rank', silent)} stopped logging first, {before}"
+    verdict = f"({first.cause}, {first.strength})"
+    who = f"The verdict names no rank {verdict}"
+    if named:
+        verb = "are the culprits"
+        if len(named) == 1:
+            verb = "is the culprit"
+        who = f"{numbered('Rank', named)} {verb} {verdict}"
+    return f"{who}, whoever fell silent first: {numbered('rank', silent)}, {before}"
 
 
 def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:

@@ -263,7 +263,9 @@ def _shows_calls_of_several(case: Case) -> bool:
     groups = _progress_by_group(timeline.timelines(case))
     if any(len(ranks) > 1 for ranks in groups.values()):
         return True
-    listed = {event.rank for event in case.of("nccl.op", "flight.dump", "flight.entry")}
+    listed = {event.rank for event in case.of("nccl.op", "flight.entry")}
+    # a dump without an entry shows that none was called, or that none was kept
+    listed |= {dump.rank for dump in case.of("flight.dump") if dump.data.entries}
     return len(listed) > 1
 
 

@@ -23,7 +23,7 @@ from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
 from ncclkit.views._missing import NoData
-from ncclkit.views.findings import Headline, culprits, headline_beside
+from ncclkit.views.findings import Headline, culprits, headline_beside, silence_beside
 
 SEPARATE = 24
 """Up to here every rank has a row of its own; beyond, ranks with the same timeline share one."""
@@ -138,7 +138,7 @@ def ranks_view(case: Case) -> View:
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
     more = left_out(left, "ranks, whose timelines are less rare")
-    headline = headline_beside(culprits(case.findings), *_headline(known, own, scale, scope))
+    headline = _headline_beside_verdict(known, own, scale, case)
     return Drawn(
         headline,
         figure,
@@ -302,21 +302,29 @@ def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
     )
 
 
+def _headline_beside_verdict(
+    known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case
+) -> str:
+    """The headline, in words that blame no other rank than the verdict."""
+    logged = [timeline for timeline in known if timeline.rank in own]
+    if len(logged) == len(known) and scale.in_time:
+        stopped, gap = _stopped(logged, own, scale)
+        if stopped:
+            others = [timeline.rank for timeline in logged if timeline.rank not in stopped]
+            said = silence_beside(case.findings, stopped, others, gap)
+            return f"{said}; {_troubled(logged)}"
+    pointed = _headline(known, own, scale, last_run_of(case))
+    return headline_beside(culprits(case.findings), *pointed)
+
+
 def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Headline:
-    """Which ranks logged nothing, or stopped first.
+    """Which ranks logged nothing, or nothing abnormal, where none stopped first.
 
     One sentence, and the ranks that it points at.
     """
     logged = [timeline for timeline in known if timeline.rank in own]
     if len(logged) < len(known):
         return _absent(known, own, case)
-    if scale.in_time:
-        stopped, gap = _stopped(logged, own, scale)
-    else:
-        stopped, gap = [], 0.0
-    if stopped:
-        others = f"{gap:,.1f} s before any other; {_troubled(logged)}"
-        return f"{numbered('Rank', stopped)} stopped logging first, {others}", stopped
     calm = []
     for timeline in logged:
         if timeline.abnormal is None:

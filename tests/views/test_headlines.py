@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,40 @@ def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
     case = case_of(*told)
     assert diagnose(case).findings[0].culprits["ranks"] == (1,)
     headline = nk.show.ranks(case).summary
-    assert headline.startswith("Rank 1 is the culprit (rank_exception, proven). Rank 0 stopped logging first, 50.0 s")
+    told = "Rank 1 is the culprit (rank_exception, proven), whoever fell silent first: rank 0, 50.0 s before any other"
+    assert headline.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strength", "headline"),
+    [
+        ((1,), "proven", "Rank 1 is the culprit (fd_limit, proven), whoever fell silent first: ranks 0, 2, 3, 9.0 s"),
+        ((), "likely", "The verdict names no rank (fd_limit, likely), whoever fell silent first: ranks 0, 2, 3, 9.0 s"),
+        ((2,), "proven", "Ranks 0, 2, 3 stopped logging first, 9.0 s before any other"),
+        ((1,), "possible", "Only rank 1 logged on, 9.0 s longer than ranks 0, 2, 3"),
+    ],
+)
+def test_who_fell_silent_first_is_accused_by_a_verdict_alone(
+    ranks: tuple[int, ...], strength: Any, headline: str
+) -> None:
+    """Of a merely possible cause the picture says what it shows."""
+    told = [event_of("progress", rank=rank, time=0.0, step=1) for rank in range(4)]
+    told += [event_of("progress", rank=rank, time=1.0 if rank != 1 else 10.0, step=2) for rank in range(4)]
+    case = case_of(*told)
+    case.findings = [found("fd_limit", strength, "It is.", (told[0],), ranks=ranks)]
+    said = nk.show.ranks(case).summary
+    assert said.startswith(headline)
+    case.findings = []
+    assert nk.show.ranks(case).summary.startswith("Only rank 1 logged on, 9.0 s longer than ranks 0, 2, 3")
+
+
+def test_dumps_without_entries_show_no_agreement() -> None:
+    """Both ranks wrote a Flight Recorder dump before their first call: nothing of it can be compared."""
+    for entries, agree in ((0, False), (3, True)):
+        dumps = [
+            event_of("flight.dump", rank=rank, version="2.10", entries=entries, newest=None, groups={}) for rank in (0, 1)
+        ]
+        assert nk.show.disagreement(case_of(*dumps)).summary.startswith("The ranks agree") == agree
 
 
 def test_what_is_abnormal_and_carries_no_time_is_said_to_have_no_mark() -> None:
