@@ -6,7 +6,7 @@ Suspects with their shares, one question with its buttons, and the chain of answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,36 +29,45 @@ from ncclkit.views._html import Markup, code, el, fit, join, location, pre, sent
 NO_COMMAND = "No command shows this; only a person knows it"
 NO_ANSWERS = "Nothing was answered yet"
 
+Words = Callable[[str], str]
+"""Gives a label in the language of the page; verdicts, causes and questions stay English."""
+
 
 class QuestionView(View):
     """The suspects of a case, what was answered, and the question that decides most."""
 
-    def __init__(self, case: Case, diagnosis: Diagnosis, sight: Sight | None = None) -> None:
+    def __init__(
+        self, case: Case, diagnosis: Diagnosis, sight: Sight | None = None, words: Words = str
+    ) -> None:
         """sight: what a look has shown that could not answer the question by itself."""
         suspects = questions.suspects_of(diagnosis)
         then = questions.next_step(case, diagnosis)
         if suspects is None:
-            super().__init__(then.sentence if then else "There is nothing to ask", Markup(""))
+            super().__init__(then.sentence if then else words(AskForm.ASK), Markup(""))
             return
         steps = questions.steps_of(case, suspects)
         asked = ""
         if suspects.question:
-            asked = _question(suspects.question, sight)
+            asked = _question(suspects.question, sight, words)
         # the question stays where it was however many answers stand below it
-        body = join(_symptom(suspects), _ranking(suspects), asked, _then(then), _chain(steps))
-        super().__init__(_summary(suspects, steps), body)
+        ranked = _ranking(suspects, words)
+        body = join(_symptom(suspects), ranked, asked, _then(then, words), _chain(steps, words))
+        super().__init__(_summary(suspects, steps, words), body)
 
 
-def _summary(suspects: Differential, steps: Sequence[AnswerStep]) -> str:
+def _summary(suspects: Differential, steps: Sequence[AnswerStep], words: Words) -> str:
     held = questions.best_suspects(suspects)
     # who was denied does not lead
     named = sorted(held, key=lambda one: suspects.answers.get(one.cause) == "no")[:3]
     shares = ", ".join(f"{one.cause} {questions.share_words(one.share)}" for one in named)
     if not steps and not suspects.seen:
-        return f"The text names no symptom; by its wording, one of these: {shares}"
+        return f"{words('The text names no symptom; by its wording, one of these')}: {shares}"
     if not steps:
-        return f"This is usually one of these: {shares}"
-    return f"After {len(steps)} answer{'s' * (len(steps) > 1)}: {shares}"
+        return f"{words('This is usually one of these')}: {shares}"
+    answered = words("After {count} answers")
+    if len(steps) == 1:
+        answered = words("After {count} answer")
+    return f"{answered.format(count=len(steps))}: {shares}"
 
 
 def _symptom(suspects: Differential) -> Markup:
@@ -78,7 +87,7 @@ def _symptom(suspects: Differential) -> Markup:
     )
 
 
-def _ranking(suspects: Differential) -> Markup:
+def _ranking(suspects: Differential, words: Words) -> Markup:
     rows: list[Sequence[object]] = []
     for one in questions.best_suspects(suspects):
         title = page_of_cause(one.cause)[""].rstrip(".")
@@ -87,7 +96,8 @@ def _ranking(suspects: Differential) -> Markup:
         if suspects.settled:
             count = f"{one.settled} of {suspects.settled}"
         rows.append((_share(one.share), cause, questions.reason_words(one, suspects), count))
-    return fit(table(("Share", "Suspect", "Why it shows this", "Settled cases"), rows))
+    head = (words("Share"), words("Suspect"), words("Why it shows this"), words("Settled cases"))
+    return fit(table(head, rows))
 
 
 def _share(share: float) -> Markup:
@@ -97,7 +107,7 @@ def _share(share: float) -> Markup:
     return el("div", questions.share_words(share), room, cls="nk-share")
 
 
-def _chain(steps: Sequence[AnswerStep]) -> Markup:
+def _chain(steps: Sequence[AnswerStep], words: Words) -> Markup:
     """The questions and answers so far, the newest last, with what each moved."""
     if not steps:
         return Markup("")
@@ -109,35 +119,39 @@ def _chain(steps: Sequence[AnswerStep]) -> Markup:
         answer = join(el("b", sentence(step.answer_words)), f" ({step.who})", seen)
         moved = join(*(el("div", move) for move in step.moves)) or step.moved
         rows.append((sentence(step.look.question), answer, moved))
-    return join(
-        el("h5", "Asked and answered"), fit(table(("Question", "Answer", "What moved"), rows))
-    )
+    head = (words("Question"), words("Answer"), words("What moved"))
+    return join(el("h5", words("Asked and answered")), fit(table(head, rows)))
 
 
-def _question(look: Look, sight: Sight | None) -> Markup:
+def _question(look: Look, sight: Sight | None, words: Words) -> Markup:
     """The question, how to find out now and next time, and what each answer means."""
     now = ""
     if look.now:
-        now = join(el("p", "Look now, on a host of the job:"), pre(look.now))
-    later = join(el("p", "For the next run, a line of the job script:"), pre(look.next_time))
+        now = join(el("p", words("Look now, on a host of the job:")), pre(look.now))
+    next_run = words("For the next run, a line of the job script:")
+    later = join(el("p", next_run), pre(look.next_time))
     seen = ""
     if sight:
-        seen = join(el("h5", "What was seen"), pre(sight.text))
+        seen = join(el("h5", words("What was seen")), pre(sight.text))
     return join(
-        el("h5", "The question"),
+        el("h5", words("The question")),
         el("p", el("b", sentence(look.question))),
-        el("p", el("b", "Yes: "), sentence(look.yes)),
-        el("p", el("b", "No: "), sentence(look.no)),
+        el("p", el("b", words("Yes: ")), sentence(look.yes)),
+        el("p", el("b", words("No: ")), sentence(look.no)),
         now,
         later if look.next_time else "",
         seen,
     )
 
 
-def _then(then: NextStep | None) -> Markup:
+def _then(then: NextStep | None, words: Words) -> Markup:
     if then is None:
         return Markup("")
-    named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
+    named = (
+        (words("Do"), then.advice),
+        (words("Experiment"), then.experiment),
+        (words("Collect"), then.collect),
+    )
     parts = []
     for name, text in named:
         if text:
@@ -145,7 +159,7 @@ def _then(then: NextStep | None) -> Markup:
     command = ""
     if then.command:
         command = pre(then.command)
-    return join(el("h5", "What follows"), el("p", then.sentence), *parts, command)
+    return join(el("h5", words("What follows")), el("p", then.sentence), *parts, command)
 
 
 class AskForm(Form):
@@ -162,16 +176,19 @@ class AskForm(Form):
     BUSY = "Judging …"
     CANCELLED = "Cancelled; answers given until then are kept"
 
-    def __init__(self, case: Case, diagnosis: Diagnosis | None = None) -> None:
-        """diagnosis: the verdict on the case, where it is known already."""
+    def __init__(self, case: Case, diagnosis: Diagnosis | None = None, words: Words = str) -> None:
+        """diagnosis: the verdict on the case, where it is known already; words: of its labels."""
         self._case = case
+        self._words = words
+        self.IDLE, self.ASK = words(self.IDLE), words(self.ASK)
+        self.BUSY, self.CANCELLED = words(self.BUSY), words(self.CANCELLED)
         # before the form is laid out, which asks at once what its buttons can do
         self._judged = diagnosis or diagnose(case)
-        yes = W.Button(description="Yes", icon="check", button_style="primary")
-        self.no = W.Button(description="No", icon="times")
-        self.unsure = W.Button(description="Cannot tell", icon="question")
-        self.look = W.Button(description="Look for me", icon="search")
-        self.undo = W.Button(description="Take back", icon="undo")
+        yes = W.Button(description=words("Yes"), icon="check", button_style="primary")
+        self.no = W.Button(description=words("No"), icon="times")
+        self.unsure = W.Button(description=words("Cannot tell"), icon="question")
+        self.look = W.Button(description=words("Look for me"), icon="search")
+        self.undo = W.Button(description=words("Take back"), icon="undo")
         actions = {
             self.no: partial(self._take, "no"),
             self.unsure: partial(self._take, "unknown"),
@@ -181,6 +198,7 @@ class AskForm(Form):
         for button, action in actions.items():
             button.on_click(partial(self._clicked, action))
         super().__init__("", [], yes, *actions)
+        self.cancel.description = words("Cancel")
         self._show(self._view().static())
 
     def layout(self) -> list[W.Widget]:
@@ -211,9 +229,9 @@ class AskForm(Form):
         if question is None:
             blocked |= dict.fromkeys((self.start, self.no, self.unsure, self.look), self.ASK)
         elif not question.now:
-            blocked[self.look] = NO_COMMAND
+            blocked[self.look] = self._words(NO_COMMAND)
         if suspects is None or not suspects.answers:
-            blocked[self.undo] = NO_ANSWERS
+            blocked[self.undo] = self._words(NO_ANSWERS)
         return blocked
 
     def review(self) -> None:
@@ -243,7 +261,7 @@ class AskForm(Form):
         self._call_on_main_loop(partial(self.begin, action))
 
     def _view(self, sight: Sight | None = None) -> QuestionView:
-        return QuestionView(self._case, self._judged, sight)
+        return QuestionView(self._case, self._judged, sight, self._words)
 
     def _take_all(self, answers: str) -> Coroutine[Any, Any, View]:
         known = questions.parse_answers([answers])

@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from ncclkit.core.case import Case
 from ncclkit.lab.course.questions import STORIES, Story
 from ncclkit.lab.course.translation import chinese_texts, pairs_by_section
+from ncclkit.views import ask
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.report.parameters import notebook
 from ncclkit.views.report import ReportForm
@@ -124,9 +125,21 @@ def texts_of_forms() -> set[str]:
     return texts
 
 
+def texts_of_ask() -> set[str]:
+    """Every label of the form that asks: what it hands to `words`, and its constants."""
+    texts = {ask.NO_COMMAND, ask.NO_ANSWERS}
+    texts |= {getattr(ask.AskForm, name) for name in ("IDLE", "ASK", "BUSY", "CANCELLED")}
+    for node in ast.walk(ast.parse(Path(ask.__file__).read_text(encoding="utf-8"))):
+        named = isinstance(node, ast.Call) and ast.unparse(node.func) == "words"
+        if named and isinstance(node.args[0], ast.Constant):
+            texts.add(node.args[0].value)
+    return texts
+
+
 def test_each_text_of_the_course_has_its_pair_and_no_pair_is_left_over() -> None:
     wanted = {name: texts_of(story) for name, story in STORIES.items()}
     wanted["forms"] = texts_of_forms()
+    wanted["ask"] = texts_of_ask()
     wanted["faults"] = {fault.says for fault in FAULTS.values()}
     assert {section: set(pairs) for section, pairs in pairs_by_section().items()} == wanted
     assert len(wanted["forms"]) > 30

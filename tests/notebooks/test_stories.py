@@ -48,7 +48,7 @@ def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
 def test_the_posted_lines_and_the_first_question_stand_before_the_guess(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     code = [cell.source for _, cell in code_cells(book)]
-    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.form.ask(saw, nk.diagnose(saw))", "nk.show.guess(")
+    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.form.story_ask(saw, nk.diagnose(saw), language)", "nk.show.guess(")
     places = [next(number for number, cell in enumerate(code) if call in cell) for call in calls]
     assert places == sorted(places) and code[places[2] + 1] == "await asked.run(answers)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,17 @@ def test_the_start_form_asks_below_its_answer(tmp_path: Path) -> None:
     form.logs.value = str(tmp_path / "h.log")
     asyncio.run(form.run())
     assert form.question.children == ()
+
+
+def test_in_a_chinese_story_every_label_of_the_form_is_chinese(case: Case) -> None:
+    """Causes, questions and what a host says stay English, as they are what one searches for."""
+    form = nk.form.story_ask(case, nk.diagnose(case), "zh")
+    for button in (form.start, form.no, form.unsure, form.look, form.undo, form.cancel):
+        assert re.search("[\u4e00-\u9fff]", button.description)
+    before = words(form)
+    assert before.startswith("通常是其中之一") and "The question" not in before
+    asyncio.run(form.run("host_oom:yes, p2p_broken:no"))
+    after = words(form)
+    for label in ("After ", "Suspect", "Settled cases", "Asked and answered", "Look now", "What moved"):
+        assert label not in after
+    assert "得到 2 个回答之后" in after and "host_oom" in after

@@ -19,6 +19,7 @@ from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.course.translation import Translator
 from ncclkit.views._answer import Answer
 from ncclkit.views._base import View, style
+from ncclkit.views.ask import AskForm
 from ncclkit.views._html import Markup, badge, code, el, escaped_text, fit, fold, join, table
 from ncclkit.views.findings import strength_part
 
@@ -105,6 +106,11 @@ class Guess(View):
         for hint in hints[: self._shown]:
             shown.append(el("li", self._translate(hint)))
         self.hints.value = _frame(el("ol", *shown))
+
+
+def story_ask_form(case: Case, diagnosis: Diagnosis, language: str = "en") -> AskForm:
+    """The form that asks what tells the suspects apart, its labels in the language of a story."""
+    return AskForm(case, diagnosis, Translator(language))
 
 
 def proof_view(case: Case, name: str, language: str = "en") -> View:
