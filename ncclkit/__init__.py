@@ -48,7 +48,7 @@ _FORMS = {
     "report": "views.report:ReportForm",
     "start": "views.start:StartForm",
     "step": "views.steps:StepForm",
-    "story_ask": "lab.views.questions:story_ask_form",
+    "story_ask": "lab.views.questions:StoryAskForm",
     "tune": "views.tune:TuneForm",
 }
 _VIEWS = {

@@ -60,7 +60,7 @@ def culprits(findings: Iterable[Finding]) -> Culprits | None:
     first = sure_finding(findings)
     if first is None or not first.culprits.get("ranks"):
         return None
-    return Culprits(first.cause, first.strength, frozenset(first.culprits["ranks"]))
+    return Culprits(first.cause, first.strength or "", frozenset(first.culprits["ranks"]))
 
 
 def sure_finding(findings: Iterable[Finding]) -> Finding | None:

@@ -62,8 +62,8 @@ def progress_view(case: Case) -> View:
             "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a"
             " collective"
         )
-        said = f"Nothing says how far the ranks came: {why}"
-        return NoData("how far the ranks came", why, said)
+        unknown = f"Nothing says how far the ranks came: {why}"
+        return NoData("how far the ranks came", why, unknown)
     # those with ranks behind first, the largest of each kind first
     ordered = sorted(groups.items(), key=lambda item: (not _ranks_behind(item[1]), -len(item[1])))
     uneven = []

@@ -17,7 +17,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import experiments
 from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.course.translation import Translator
-from ncclkit.views._answer import Answer
+from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import View, style
 from ncclkit.views.ask import AskForm
 from ncclkit.views._html import Markup, badge, code, el, escaped_text, fit, fold, join, table
@@ -108,9 +108,11 @@ class Guess(View):
         self.hints.value = _frame(el("ol", *shown))
 
 
-def story_ask_form(case: Case, diagnosis: Diagnosis, language: str = "en") -> AskForm:
+class StoryAskForm(AskForm):
     """The form that asks what tells the suspects apart, its labels in the language of a story."""
-    return AskForm(case, diagnosis, Translator(language))
+
+    def __init__(self, case: Case, diagnosis: Diagnosis, language: str = "en") -> None:
+        super().__init__(case, diagnosis, Translator(language))
 
 
 def proof_view(case: Case, name: str, language: str = "en") -> View:
@@ -144,7 +146,9 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     return View(met.sentence, body, titled=False)
 
 
-def _story_answer(answers: Answers, case: Case, found: Diagnosis, translate: Translator) -> Answer:
+def _story_answer(
+    answers: Answers, case: Case, found: Diagnosis, translate: Translator
+) -> MeasuredAnswer:
     """The guess, whether it was right, and what proves it: how the report of a story begins."""
     first, right = answers.of().first, answers.question().right
     numbers = [(translate(first) if first else "–", translate("was guessed"))]
@@ -162,7 +166,7 @@ def _story_answer(answers: Answers, case: Case, found: Diagnosis, translate: Tra
         mark, edge = badge("✓", translate("guessed right"), "checked"), "healthy"
     elif first:
         mark, edge = badge("✕", translate("guessed otherwise"), "likely"), "slow"
-    return Answer(_met(answers, translate), mark, edge, tuple(numbers), tuple(more))
+    return MeasuredAnswer(_met(answers, translate), mark, edge, tuple(numbers), tuple(more))
 
 
 def _met(answers: Answers, translate: Translator) -> str:
