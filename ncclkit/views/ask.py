@@ -96,7 +96,12 @@ def _ranking(suspects: Differential, words: Words) -> Markup:
         if suspects.settled:
             count = f"{one.settled} of {suspects.settled}"
         rows.append((_share(one.share), cause, questions.reason_words(one, suspects), count))
-    head = (words("Share"), words("Suspect"), words("Why it shows this"), words("Settled cases"))
+    head = (
+        words("Share"),
+        words("Suspect"),
+        words("Why it shows this"),
+        words("Settled cases"),
+    )
     return fit(table(head, rows))
 
 
@@ -119,7 +124,11 @@ def _chain(steps: Sequence[AnswerStep], words: Words) -> Markup:
         answer = join(el("b", sentence(step.answer_words)), f" ({step.who})", seen)
         moved = join(*(el("div", move) for move in step.moves)) or step.moved
         rows.append((sentence(step.look.question), answer, moved))
-    head = (words("Question"), words("Answer"), words("What moved"))
+    head = (
+        words("Question"),
+        words("Answer"),
+        words("What moved"),
+    )
     return join(el("h5", words("Asked and answered")), fit(table(head, rows)))
 
 

@@ -141,7 +141,9 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     )
     met = _story_answer(answers, case, found, translate)
     # who has not guessed yet is not told on the first screen of a report
-    folded = "" if first else translate("What the story proves")
+    folded = ""
+    if not first:
+        folded = translate("What the story proves")
     body = join(met.banner("nk-story", fold=folded), fit(table(head, rows)))
     return View(met.sentence, body, titled=False)
 
@@ -150,23 +152,38 @@ def _story_answer(
     answers: Answers, case: Case, found: Diagnosis, translate: Translator
 ) -> MeasuredAnswer:
     """The guess, whether it was right, and what proves it: how the report of a story begins."""
-    first, right = answers.of().first, answers.question().right
-    numbers = [(translate(first) if first else "–", translate("was guessed"))]
+    first = answers.of().first
+    right = answers.question().right
+    guess_words = "–"
+    if first:
+        guess_words = translate(first)
+    numbers = [(guess_words, translate("was guessed"))]
     if found.findings:
         top = found.findings[0]
-        numbers.append((f"{top.cause}, {top.strength}", translate("in this run")))
+        verdict = f"{top.cause}, {top.strength}"
+        numbers.append((verdict, translate("in this run")))
     tried = experiments(case)
     if tried:
-        numbers.append((f"{len(tried):,}", translate("tried")))
+        count = f"{len(tried):,}"
+        numbers.append((count, translate("tried")))
     more: list[object] = [_proof(found, answers.story.cause, translate)]
     if tried:
         more.append(join(el("b", translate("The last one: ")), tried[-1].summary))
-    mark, edge = badge("–", translate("no guess"), "none"), "none"
+    mark = badge("–", translate("no guess"), "none")
+    edge = "none"
     if first and first == right:
-        mark, edge = badge("✓", translate("guessed right"), "checked"), "healthy"
+        mark = badge("✓", translate("guessed right"), "checked")
+        edge = "healthy"
     elif first:
-        mark, edge = badge("✕", translate("guessed otherwise"), "likely"), "slow"
-    return MeasuredAnswer(_met(answers, translate), mark, edge, tuple(numbers), tuple(more))
+        mark = badge("✕", translate("guessed otherwise"), "likely")
+        edge = "slow"
+    return MeasuredAnswer(
+        _met(answers, translate),
+        mark,
+        edge,
+        tuple(numbers),
+        tuple(more),
+    )
 
 
 def _met(answers: Answers, translate: Translator) -> str:

@@ -393,7 +393,8 @@ def _fold_answer(soup: BeautifulSoup, banner: Tag) -> None:
     summary = soup.new_tag("summary")
     summary.string = str(banner["data-fold"])
     folded.append(summary)
-    for part in banner.find_all(True, recursive=False)[1:]:
+    _, *parts = banner.find_all(True, recursive=False)
+    for part in parts:
         folded.append(part.extract())
     banner.append(folded)
 
