@@ -24,6 +24,7 @@ from ncclkit.experiments.questions import AnswerStep, NextStep
 from ncclkit.live.looking import Sight
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, join, location, pre, sentence, table
 
 NO_COMMAND = "No command shows this; only a person knows it"
@@ -41,6 +42,7 @@ class QuestionView(View):
     ) -> None:
         """sight: what a look has shown that could not answer the question by itself."""
         suspects = questions.suspects_of(diagnosis)
+        self._is_asked = suspects is not None
         then = questions.next_step(case, diagnosis)
         if suspects is None:
             super().__init__(then.sentence if then else words(AskForm.ASK), Markup(""))
@@ -53,6 +55,12 @@ class QuestionView(View):
         ranked = _ranking(suspects, words)
         body = join(_symptom(suspects), ranked, asked, _then(then, words), _chain(steps, words))
         super().__init__(_summary(suspects, steps, words), body)
+
+    def static(self) -> Markup:
+        """The suspects and the question; a report leaves out that nothing is to be asked."""
+        if self._is_asked:
+            return super().static()
+        return NoData("a question", "nothing needs to be asked", self.summary).static()
 
 
 def _summary(suspects: Differential, steps: Sequence[AnswerStep], words: Words) -> str:

@@ -24,6 +24,7 @@ from ncclkit.core.text import format_bytes, format_number, format_time, percent,
 from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
+from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.experiments import cards
 from ncclkit.views.findings import advice_part
@@ -381,7 +382,8 @@ def tuning_view(source: Run | Iterable[Advice]) -> View:
     """
     # its speeds are of what came before it failed
     if isinstance(source, Run) and source.reason != "done":
-        return View("Nothing is advised from a live test that failed", Markup(""))
+        said = "Nothing is advised from a live test that failed"
+        return NoData("what to set", "the live test failed", said)
     if isinstance(source, Run):
         source = tune.advise(source.curve, source.expectation)
     rows = list(source)

@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 import ncclkit as nk
 from ncclkit.report import page
 from ncclkit.views._missing import NoData
+from ncclkit.views.ask import QuestionView
 from tests.reports import HOSTILE, ROOT
 
 
@@ -221,3 +222,11 @@ def test_a_reason_from_outside_is_text() -> None:
     view = NoData("the rings", HOSTILE)
     soup = page_of(*section("## Rings", seen(view)))
     assert HOSTILE in soup.select_one(".not-shown").text and not soup.main.select("img")
+
+
+def test_where_nothing_needs_to_be_asked_there_is_no_section_for_it() -> None:
+    firm = nk.open_sample("rank_late")
+    form = nk.form.ask(firm, nk.diagnose(firm))
+    shown_by = shown({"text/html": QuestionView(firm, nk.diagnose(firm)).html})
+    soup = page_of(*section("## Which is it?", seen(form), shown_by), *section("## Rest", shown({"text/html": "<p>1</p>"})))
+    assert titles(soup) == ["Rest"] and "a question (nothing needs to be asked)" in soup.select_one(".not-shown").text
