@@ -101,10 +101,7 @@ COMMON = 4
 
 
 class Aliases:
-    """A function that replaces names in a text by aliases.
-
-    It remembers the alias of each name.
-    """
+    """Replaces names in a text by aliases, and remembers the alias of each name."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         self._known: dict[Any, dict[Any, int]] = {}
@@ -117,7 +114,7 @@ class Aliases:
         self._compile()
 
     def _meet(self, hosts: Iterable[str]) -> None:
-        """Number hosts that were not known; the domains that they stand in are theirs."""
+        """Number hosts that were not known, together with their domains."""
         split = [name.partition(".") for name in hosts if not _is_address(name)]
         short = {name for name, _, _ in split} - {"", "localhost"}
         for name in sorted(short - set(self._hosts), key=_natural_key):
@@ -148,7 +145,7 @@ class Aliases:
         )
 
     def learn(self, text: str) -> None:
-        """Remember the users whose home folders a text names, and its hosts.
+        """Learn the hosts and the owners of home folders that a text names.
 
         Both are replaced in all later texts.
         """
@@ -200,7 +197,7 @@ class Aliases:
     def _as_folder(self, match: re.Match[str]) -> str:
         """The path with other names for its folders.
 
-        The file at its end and folders of software keep theirs.
+        The file at its end and folders of software keep their names.
         """
         parts = match[0].split("/")
         end = len(parts) - (parts[-2] not in PLAIN or "." in parts[-1])
@@ -322,7 +319,7 @@ def _stem_of_host(name: str) -> str:
 def _is_node(match: re.Match[str]) -> bool:
     """Whether a word that looks like a host is one.
 
-    ``gpu0``, ``worker3`` and ``host-2`` are what jobs count.
+    ``gpu0``, ``worker3`` and ``host-2`` are what jobs count, and no hosts.
     """
     stem, number = match["stem"], match["number"]
     if stem.count("_") > 1:
@@ -335,7 +332,7 @@ def _is_node(match: re.Match[str]) -> bool:
 def _pattern_of_hosts(name: str) -> str:
     """A pattern for the hosts that differ in their numbers only.
 
-    "" where a number may mean something else.
+    It is empty where a number may mean something else.
     """
     stem = _stem_of_host(name)
     number = re.sub(r".*\D", "", name)

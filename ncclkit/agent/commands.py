@@ -1,4 +1,4 @@
-"""Commands of others: their time and output are bounded, and what they started ends with them.
+"""Commands of others, bounded in time and output; what they started ends with them.
 
 A driver that hangs, a tool that writes without end and a wrapper that ignores SIGTERM are why
 people start us.
@@ -53,13 +53,13 @@ def run_bounded(
     tied: bool = True,
     most: int = LARGEST,
 ) -> Reply:
-    """Run a command until it ends or its time is over; raises OSError.
+    """Run a command until it ends, or its time is over.
 
-    Or until it wrote `most` bytes.
+    It is also ended once it has written `most` bytes.  Raises OSError where it cannot be started.
 
-    first: the signal by which it is asked to end, `grace` seconds before SIGKILL.
-    tied: it dies with the thread that called this; not a debugger, which must let go first.
-    What it has started in its group is ended with it, also after an answer.
+    `first` is the signal by which it is asked to end, `grace` seconds before SIGKILL. `tied`: it
+    dies with the thread that called this; not for a debugger, which must let go first. What it has
+    started in its group is ended with it, also after an answer.
     """
     until = time.monotonic() + seconds
     process = subprocess.Popen(
@@ -139,11 +139,10 @@ def _wait_for_end(process: subprocess.Popen[bytes], until: float) -> str:
 def end_group(
     process: subprocess.Popen[bytes], first: int = signal.SIGTERM, grace: float = GRACE
 ) -> list[int]:
-    """End a command that leads a group, its group and its descendants.
+    """End a command that leads a group, with its group and its descendants.
 
-    Returns who is still there.
-
-    It takes at most twice `grace`: what sits in the kernel is left behind rather than waited for.
+    Returns who is still there.  It takes at most twice `grace`: what sits in the kernel is left
+    behind rather than waited for.
     """
     started = _outside_group(process)
     left: list[int] = []

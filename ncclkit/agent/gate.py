@@ -1,8 +1,7 @@
 """Whether a node is ready for a job.
 
-Its facts, and a short test of its GPUs, against a baseline of its cluster.
-
-For a prolog, a health check or an init container: one JSON object, one sentence, exit status 0
+It judges the node's facts, and a short test of its GPUs, against a baseline of its cluster. For a
+prolog, a health check or an init container it gives one JSON object, one sentence, exit status 0
 ready, 1 not ready, 2 could not tell, and always an answer in time.
 """
 
@@ -34,8 +33,10 @@ TEST = 45.0
 SLOWER = 0.9
 """Share of the baseline's bus bandwidth that is enough."""
 HALF = 0.5
-"""Share of what its links allow that a node must reach at least where no baseline says what its
-kind reaches."""
+"""Share of what its links allow that a node must reach at least.
+
+It counts where no baseline says what a node of its kind reaches.
+"""
 BUSY = 20
 """Percent of the time in which a GPU computed before the test, from which on others use it."""
 LARGEST = 256 << 20
@@ -72,10 +73,10 @@ Problem = dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
-    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict; its exit status.
+    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict.
 
-    Python's own exit status after a defect is 1, by which a health check drains a healthy node: so
-    whatever breaks is `UNKNOWN`.
+    Returns its exit status.  Python's own exit status after a defect is 1, by which a health check
+    drains a healthy node: so whatever breaks is `UNKNOWN`.
     """
     begun = time.monotonic()
     out = _guarded_output()
@@ -93,9 +94,9 @@ def main(argv: list[str]) -> int:
 
 
 def _guarded_output() -> int | None:
-    """A copy of standard output, which then holds one object alone; None where it is closed.
+    """A copy of standard output, which then holds one object alone.
 
-    What else prints comes to standard error.
+    It is None where standard output is closed.  What else is printed goes to standard error.
     """
     closed = [number for number in (0, 1, 2) if not _is_open(number)]
     for _ in closed:
@@ -137,7 +138,8 @@ def _parse_options(argv: list[str]) -> argparse.Namespace:
 def _print_answer(out: int | None, answer: dict[str, Any], until: float) -> int:
     """Print the object, and its sentence on standard error; returns the exit status.
 
-    A node that is not ready stays so where nobody can hear why; any other one could not be told.
+    A node that is not ready stays so where nobody can hear why; of any other one it could not be
+    told.
     """
     say = str(answer["say"])
     status = int(answer["status"])
@@ -157,7 +159,10 @@ def _print_answer(out: int | None, answer: dict[str, Any], until: float) -> int:
 
 
 def _write_text(file: int, text: str, until: float) -> str:
-    """Write a text; returns why that failed, or "".  A pipe that nobody empties is given up."""
+    """Write a text; returns why that failed, or "".
+
+    A pipe that nobody empties is given up.
+    """
 
     def write(data: bytes) -> str:
         try:
@@ -182,9 +187,10 @@ def _node_name() -> str:
 def _supervised_verdict(
     asked: argparse.Namespace, begun: float
 ) -> tuple[dict[str, Any], list[int]]:
-    """The verdict of a process of its own, and the pids of what could not be ended of it.
+    """The verdict of a child process, and the pids that could not be ended.
 
-    Of its own, as one that works on odd answers, or was killed for its memory, is not in time.
+    It has a process of its own, as one that works on odd answers, or was killed for its memory,
+    does not answer in time.
     """
     parent = os.getpid()
     processes.adopt_orphans()
@@ -205,7 +211,10 @@ def _supervised_verdict(
 
 
 def _report_verdict(asked: argparse.Namespace, begun: float, writer: int, parent: int) -> NoReturn:
-    """Write the verdict into a pipe and end this process, without what its parent does then."""
+    """Write the verdict into a pipe and end this process.
+
+    What its parent does at its end is left out.
+    """
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         processes.die_with_parent(parent)
@@ -242,7 +251,7 @@ def _broken_answer(asked: argparse.Namespace, why: str) -> dict[str, Any]:
 
 
 class _WithoutDriver(Machine):
-    """This machine, where nvidia-smi is not started as an earlier one sits in the kernel still."""
+    """This machine without nvidia-smi, where an earlier one still sits in the kernel."""
 
     def __init__(self, pid: int) -> None:
         super().__init__()
@@ -257,9 +266,9 @@ class _WithoutDriver(Machine):
 
 
 def _stuck_before() -> int:
-    """The pid of an nvidia-smi that was killed and sits in the kernel still; 0 where there is none.
+    """The pid of an nvidia-smi that was killed and still sits in the kernel.
 
-    A health check would add one to it every five minutes.
+    It is 0 where there is none.  A health check would add one to it every five minutes.
     """
     stuck = _killed_in_kernel()
     if stuck:
@@ -366,7 +375,7 @@ def _problem_row(name: str, value: Any, say: str, expected: Any = None) -> Probl
 def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """What is wrong with a node, and what could not be told.
 
-    By its facts (name → row) and its cluster's baseline.
+    `found` is name → row; `baseline` is that of its cluster.
     """
     problems = [*_by_itself(found), *_by_ports(found, baseline)]
     unknown = [
@@ -493,9 +502,9 @@ def _ports_of_node(found: Rows) -> dict[str, list[Any]]:
 
 
 def _test_gpus(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
-    """Collectives on all GPUs, each rank alone and each pair first.
+    """Test the GPUs with collectives, each rank alone and each pair first.
 
-    Bus bandwidth, wrong values, how it ended.
+    Returns the bus bandwidth, wrong values, and how the test ended.
     """
     folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     agent = sys.argv[0]
@@ -559,9 +568,7 @@ def judge_test(
 ) -> tuple[list[Problem], list[str]]:
     """What the test of the GPUs says of the node.
 
-    As `judge_node` does of its facts.
-
-    found: facts of the node, by which its speed is judged where the baseline holds none.
+    `found`: facts of the node, by which its speed is judged where the baseline holds none.
     """
     if tested["reason"] == "no torch":
         return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]
@@ -618,9 +625,9 @@ def _read_baseline(path: str) -> dict[str, Any]:
 def learned(
     found: Rows, busbw: float | None, before: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The baseline of a cluster.
+    """The baseline of a cluster, after one more good node.
 
-    What all good nodes share, and of what may be larger the least that one has.
+    It holds what all good nodes share, and of what may be larger the least that one has.
     """
     kept = "%s|%s" % (EQUAL, AT_LEAST)
     facts = {
@@ -643,8 +650,9 @@ def learned(
 
 
 def _shared_value(name: str, value: Any, before: Any) -> Any:
-    """What two nodes share of a fact, the lesser one of what may also be larger; None where they
-    share nothing.
+    """What two nodes share of a fact.
+
+    Of what may also be larger it is the lesser one; None where they share nothing.
     """
     if value == before:
         return value

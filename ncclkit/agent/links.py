@@ -1,9 +1,8 @@
 """What a ring over the GPUs of one host carries at most.
 
-The links that join them, and the speeds NCCL calculates with.
-
-The gate judges a node by it that has no baseline yet; `ncclkit.core.bandwidth` derives every other
-bound from it.
+It is derived from the links that join them, and from the speeds NCCL calculates with. By it the
+gate judges a node that has no baseline yet; `ncclkit.core.bandwidth` derives every other bound from
+it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class PcieLink(NamedTuple):
 def nvlink_paths(known: Known, gpus: Sequence[int]) -> dict[int, int]:
     """Each GPU's links towards the others.
 
-    Empty where NVLink does not join every pair of them.
+    The result is empty where NVLink does not join every pair of them.
     """
     matrix = known.get("gpu.topology") or {}
     paths = {}

@@ -34,7 +34,7 @@ def parent_folder():
 def is_safe(path):
     """Whether only this user can rename or replace what he makes in a folder.
 
-    All its parents are checked.
+    All parents of the folder are checked.
     """
     path = os.path.realpath(path)
     while True:
@@ -48,9 +48,9 @@ def is_safe(path):
 
 
 def become(archive, words):
-    """Write the agent's bytes to a private folder and become that program, with these arguments.
+    """Write the agent's bytes to a private folder and become that program.
 
-    Does not return.
+    It gets the words as its arguments.  Does not return.
     """
     agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=parent_folder()), NAME)
     with open(agent, "wb") as out:

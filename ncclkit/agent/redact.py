@@ -1,6 +1,7 @@
-"""Secrets never leave: by their name, by what they look like, and by what this environment holds.
+"""Secrets never leave.
 
-What is replaced keeps its lines, so that line numbers still point to the same place.
+They are known by their name, by what they look like, and by what this environment holds. What is
+replaced keeps its lines, so that line numbers still point to the same place.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
 
 def _own_secrets() -> list[str]:
-    """Values of variables here that are secrets by their names, and their lines; the longest first.
+    """Values of variables here that are secrets by their names, and their lines.
 
-    Paths and words that anything may contain are no secrets, whatever their variable is called.
+    The longest come first.  Paths and words that anything may contain are no secrets, whatever
+    their variable is called.
     """
     plain = []
     for name, value in os.environ.items():
@@ -53,7 +55,10 @@ OWN = _own_secrets()
 
 
 def _any_of(signs: Iterable[str]) -> str:
-    """A pattern for one of many words, as a tree: to try each in turn costs five times as much."""
+    """A pattern for one of many words, as a tree.
+
+    To try each word in turn costs five times as much.
+    """
     tree: dict[str, Any] = {}
     for sign in signs:
         branch = tree

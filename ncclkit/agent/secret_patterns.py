@@ -1,4 +1,4 @@
-"""How secrets are spelled: patterns, and for each the signs without which it need not be tried.
+"""How secrets are spelled, and the signs without which none need be tried.
 
 Every repeat has a bound or an end of its own, so that a hostile text costs no more than its length.
 Standard library only, Python >= 3.9.

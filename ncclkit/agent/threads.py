@@ -11,11 +11,10 @@ from typing import Any, Callable
 def side_by_side(
     call: Callable[[Any], Any], items: Sequence[Any], seconds: float, late: Any
 ) -> list[Any]:
-    """`call` of each item, side by side.
+    """`call` of each item, side by side; `late` for those that fail.
 
-    `late` for those that take longer than that, or raise.
-
-    Daemon threads: one that hangs in the kernel must not keep the program from ending.
+    To take longer than `seconds` is to fail, too.  The threads are daemons: one that hangs in the
+    kernel must not keep the program from ending.
     """
     results = [late] * len(items)
 

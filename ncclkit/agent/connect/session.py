@@ -1,6 +1,6 @@
 """The coordinator of a connection test.
 
-Starts one worker per host, decides who measures whom, sends what they found.
+It starts one worker per host, decides who measures whom, and sends what they found.
 
 Its connection to a host is a process (ssh, srun, …) that runs our worker, one command at a time.
 Records: ``fact`` (of each host's network), ``connect.host``, ``connect.pair`` (docs/events.md has
@@ -77,7 +77,7 @@ class RemoteWorker:
     async def start(self, archive):
         """Start the worker; the first question carries its program.
 
-        Its host keeps that in a file without a name.
+        The host keeps that program in a file without a name.
         """
         self.archive = archive
         try:
@@ -101,7 +101,7 @@ class RemoteWorker:
     async def ask(self, seconds, do, **fields):
         """The answer to one question.
 
-        Empty where none comes in time, or where the worker already has a `problem`.
+        It is empty where none comes in time, or where the worker already has a `problem`.
         """
         if self.problem:
             return {}
@@ -193,7 +193,7 @@ class RemoteWorker:
     async def stop(self):
         """Close its input, which ends it.
 
-        Kill what is left of it here after three seconds.
+        What is left of it here after three seconds is killed.
         """
         if self.process is None:
             return
@@ -218,8 +218,11 @@ BEGIN, ASK = 40.0, 30.0
 RETEST_SECONDS, RETEST_PATHS = 0.5, 8
 """Seconds of a stream that is measured once more; and of how many paths at most."""
 ASYMMETRIC, RETRANSMITTED = 0.25, 0.01
-"""Share of the opposite direction below which, and of packets sent again above which, that is
-done."""
+"""The shares at which a direction is measured once more.
+
+One is a share of the speed of the opposite direction, below which it is slow; the other is the
+share of packets that were sent again.
+"""
 HOST_FIELDS = (
     *(
         "name",
@@ -256,7 +259,7 @@ PAIR_FIELDS = (
 class Session:
     """The state of one connection test.
 
-    What is known of each host, and of each ordered pair of hosts.
+    It holds what is known of each host, and of each ordered pair of hosts.
     """
 
     def __init__(self, plan, token):
@@ -278,7 +281,7 @@ class Session:
     async def run(self, workers, seconds):
         """Run all stages of the test.
 
-        A pair that is not reached within `seconds` stays unmeasured, and says so.
+        A pair that is not reached within `seconds` stays unmeasured, and its record says so.
         """
         until = time.monotonic() + seconds
         _send_progress("starting %d hosts" % len(workers))
@@ -306,9 +309,9 @@ class Session:
                 )
 
     def _slow_directions(self):
-        """Directions far slower than their opposite, or that lost packets.
+        """The directions far slower than their opposite, or that lost packets.
 
-        A short stream may have been disturbed.
+        They are measured again, since something may have disturbed a short stream.
         """
         speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
         odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < ASYMMETRIC * speeds[b, a]]
@@ -328,7 +331,7 @@ class Session:
         await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
 
     def _introduced(self, name, said):
-        """What a host says of itself: the interfaces, and what NCCL and gloo would use."""
+        """A host's interfaces, and those that NCCL and gloo would use."""
         interface = said["nccl.interface"]["value"]
         rows = [
             {key: row.get(key) for key in ("name", "state", "kind", "mtu", "addresses")}
@@ -368,9 +371,9 @@ class Session:
             row["nccl_address"] = self.hosts[dst]["address"]
 
     def _first_targets(self):
-        """(source, target, field for the outcome).
+        """The targets that are tried first, as (source, target, field for the outcome).
 
-        The rendezvous and a free port by name, and NCCL's address.
+        They are the rendezvous and a free port, both by name, and NCCL's address.
         """
         for (src, dst), row in self.pairs.items():
             data = self.hosts[dst]["port"]
@@ -418,9 +421,9 @@ class Session:
         await asyncio.gather(*(one(src, fields) for src, fields in wanted.items()))
 
     async def _measure(self, worker, src, dst, seconds=None):
-        """NCCL's own path where it is open, else any that is.
+        """Measure a pair on NCCL's own path if open, else on any other.
 
-        Seconds: of the stream, where not as planned.
+        `seconds`: how long the stream takes, where not as long as planned.
         """
         seconds = seconds or self.plan["seconds"]
         row = self.pairs[src, dst]
@@ -465,10 +468,7 @@ def _send_progress(say):
 
 
 def routable(addresses):
-    """The addresses that other hosts can reach, without prefix length.
-
-    Link-local ones are left out.
-    """
+    """The addresses that other hosts can reach, without prefix length or link-local ones."""
     plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
     return [
         address
@@ -484,7 +484,7 @@ CLOSING = 5.0
 def main(argv):
     """``connect PLAN``: test the connections between the hosts of a plan.
 
-    The file holds hosts, commands (how to start a worker), port, seconds, deadline and env.
+    The file PLAN holds hosts, commands (how to start a worker), port, seconds, deadline and env.
     """
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
@@ -496,7 +496,7 @@ def main(argv):
 async def coordinate(plan, archive):
     """Run the test and return the exit status.
 
-    0, or 1 where fewer than two hosts could be started.
+    The status is 0, or 1 where fewer than two hosts could be started.
     """
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -55,8 +55,9 @@ def main():
 
 
 def _end_with_the_coordinator():
-    """End this process, in the middle of any measurement, once the other end of its input is
-    closed.
+    """End this process once the other end of its input is closed.
+
+    That may be in the middle of any measurement.
     """
     line = select.poll()
     line.register(0, select.POLLRDHUP)  # and POLLHUP, which is always told
@@ -65,10 +66,7 @@ def _end_with_the_coordinator():
 
 
 class Worker:
-    """The state of this host during the test.
-
-    Its open ports, and the verbs that it answers.
-    """
+    """The state of this host during the test: its open ports, and its verbs."""
 
     def __init__(self, asked):
         # whatever happens to the coordinator and to the connection to it
@@ -84,7 +82,7 @@ class Worker:
     def begin(self, asked):
         """Open the ports, and tell the facts of this host's network.
 
-        And what NCCL and gloo would use.
+        Tell also which interfaces NCCL and gloo would use.
         """
         answer = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
@@ -139,9 +137,9 @@ def facts_for_connection():
 
 
 def addresses_to_test(facts):
-    """Addresses of this host that a test may try.
+    """The addresses of this host that a test may try.
 
-    Those of its interfaces and those that its own name stands for.
+    They are those of its interfaces and those that its own name stands for.
     """
     known = {fact["name"]: fact["value"] or () for fact in facts}
     every = [address for row in known["net.interfaces"] for address in row.get("addresses") or ()]
@@ -160,7 +158,7 @@ def _facts_until(facts, wanted):
 
 
 def resolve_names(names):
-    """{name: addresses in the resolver's order, or its error as text}.
+    """{name: its addresses in the resolver's order, or the error as text}.
 
     A resolver that hangs is an error, too.
     """
@@ -203,11 +201,10 @@ Linux 4.2)."""
 
 
 def reach(address, port, token, own, wanted):
-    """How a connection attempt ends.
+    """How a connection attempt ends, in one word or with a reason.
 
-    Open, itself, other host, foreign, refused, silent, no route, or failed: why.
-
-    foreign: something else answers there; silent: no answer within `CONNECT` seconds.
+    It is open, itself, other host, foreign, refused, silent, no route, or failed: and why.  Foreign
+    means that something else answers there, silent that no answer came within `CONNECT` seconds.
     """
     try:
         with socket.create_connection((address, port), CONNECT) as connection:
@@ -248,7 +245,7 @@ def _introduce_us(connection, asked):
 def measure_path(address, port, token, seconds):
     """Latency, clock offset, path MTU and bandwidth to an open port.
 
-    `why` says why a number is missing.
+    Where a number is missing, `why` says the reason.
     """
     found: dict[str, Any] = {"why": {}}
     for name, ask in (("latency", round_trip), ("mtu", path_mtu), ("bandwidth", bandwidth)):
@@ -272,9 +269,9 @@ def _connected_socket(address, port, **asked):
 
 
 def round_trip(address, port, token, seconds):
-    """Round trip (median, µs), and how far the other clock is ahead (s).
+    """Median round trip (µs), and how far the other clock is ahead (s).
 
-    With its uncertainty, as NTP reckons it.
+    The offset comes with its uncertainty, as NTP reckons it.
 
     Both ends of a trip are read from the wall clock: a process put aside between any two readings
     makes the trip longer and never the offset wrong, since the true one lies within half the trip
@@ -314,7 +311,7 @@ def round_trip(address, port, token, seconds):
 def bandwidth(address, port, token, seconds):
     """Bandwidth of one TCP stream in GB/s, and the share of retransmitted packets.
 
-    As the receiver counts it.
+    The bandwidth is as the receiver counts it.
     """
     with _connected_socket(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
@@ -327,8 +324,9 @@ def bandwidth(address, port, token, seconds):
 
 
 def _resent_share(connection):
-    """Share of the packets of a connection that were sent again, by the kernel's own count; None
-    where it has none.
+    """The share of a connection's packets that were sent again.
+
+    It is the kernel's own count; None where it has none.
     """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < SEGMENTS + 4:
@@ -342,7 +340,7 @@ def _resent_share(connection):
 def path_mtu(address, port, token, seconds):
     """The largest IP packet (bytes) that arrives whole.
 
-    And the largest that this host believes may be sent.
+    It comes with the largest that this host believes may be sent.
     """
     if ":" in address:
         header, level, discover, mtu = IPV6
@@ -371,11 +369,10 @@ def path_mtu(address, port, token, seconds):
 
 
 class PacketSizes:
-    """Probes of a packet size.
+    """Probes that tell how large a packet may be.
 
-    Each is followed by a small packet, whose answer shows that the probe was lost.
-
-    So it is not a question of how fast anybody is.
+    Each is followed by a small packet, whose answer shows that the probe was lost.  So the result
+    does not depend on how fast anybody is.
     """
 
     def __init__(self, probe, token, header):
@@ -383,7 +380,7 @@ class PacketSizes:
         self.number = 0
 
     def pass_through(self, size):
-        """True where a packet of this size is answered.
+        """Whether a packet of this size is answered.
 
         Raises OSError where even the small one is not.
         """
@@ -436,8 +433,9 @@ at that."""
 
 
 def _open_sockets(addresses, port):
-    """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.
-    Raises OSError.
+    """TCP sockets that listen, and UDP sockets, all on one port.
+
+    There is one of each for each address.  Raises OSError where the port is taken.
     """
     streams, datagrams = [], []
     try:
@@ -465,13 +463,13 @@ def _open_sockets(addresses, port):
 class Listener:
     """A TCP port, and the UDP port of the same number.
 
-    On the addresses of this host that are tested.
+    They are opened on the addresses of this host that are tested.
     """
 
     def __init__(self, name, token, addresses, port=0):
-        """name: what this host calls itself.
+        """Open the ports under the name that this host calls itself.
 
-        Port: 0 lets the kernel choose.  Raises OSError where it is taken.
+        With `port` 0 the kernel chooses one.  Raises OSError where the port is taken.
         """
         self.name = name
         self.token = token
@@ -538,7 +536,7 @@ class Listener:
 def _first_line(connection, stream):
     """What a client says first, within `STRANGER` seconds altogether.
 
-    OSError for one who says nothing or drips.
+    Raises OSError for one who says nothing, or drips.
     """
     end = time.monotonic() + STRANGER
     line = b""
@@ -552,8 +550,9 @@ def _first_line(connection, stream):
 
 
 def _echo_pings(connection, stream):
-    """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of
-    the epoch).
+    """Answer each ping with the clock at its arrival and at the answer.
+
+    Both are doubles, in nanoseconds of the epoch.
     """
     while len(stream.read(PING)) == PING:
         arrived = time.time_ns()

@@ -1,8 +1,7 @@
 """A script: what may hang is asked here, in a process of its own.
 
-Disk, loopback, nccl, resolve, torch.
-
-It prints one JSON value and imports nothing of the agent, since `Machine.child` runs its source.
+Its verbs are disk, loopback, locks, mapped, nccl, resolve and torch.  It prints one JSON value and
+imports nothing of the agent, since `Machine.child` runs its source.
 """
 
 # ruff: noqa: E402 - the working folder leaves the path before anything is imported from it
@@ -51,7 +50,7 @@ def latencies(folder: str, repeats: int) -> list[float]:
 def disk(folder: str) -> None:
     """Print a folder's free space and the latency of a write, or the error.
 
-    The folder resolved, the space in bytes, the latency in ms.
+    The folder is resolved, its space in bytes, the latency in ms.
     """
     folder = os.path.realpath(folder)
     said: dict[str, object] = {"path": folder}
@@ -76,7 +75,7 @@ def sender(to: socket.socket, stop: float) -> None:
 def waited() -> float:
     """Seconds that the main thread has waited for a core so far.
 
-    0 where the kernel does not tell.
+    It is 0 where the kernel does not tell.
     """
     try:
         with open("/proc/self/schedstat", encoding="ascii") as file:
@@ -88,7 +87,8 @@ def waited() -> float:
 def pump(seconds: float) -> tuple[float, float, float]:
     """GB/s of one stream, and what it costs in CPU time.
 
-    CPU seconds that one GB costs sender and receiver, share of the time without a core.
+    The costs are the CPU seconds that one GB takes of sender and receiver, and the share of the
+    time without a core.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
@@ -139,10 +139,7 @@ def nccl(library: str) -> None:
 
 
 def resolve(name: str) -> None:
-    """Print the addresses of a host name, in the order that gloo tries them.
-
-    Each once.
-    """
+    """Print each address of a host name once, in gloo's order."""
     try:
         found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except OSError as error:
@@ -193,10 +190,8 @@ def torch() -> None:
 def locks(root):
     """The lock files of torch's C++ extensions, each with its age in seconds.
 
-    Of `root`, else of the user's cache.
-
-    As `torch.utils.cpp_extension` lays them out: <root>/<name>/lock,
-    <cache>/torch_extensions/<python and CUDA>/<name>.
+    They are those of `root`, else of the user's cache, laid out as `torch.utils.cpp_extension`
+    does: <root>/<name>/lock, <cache>/torch_extensions/<python and CUDA>/<name>.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     places = (root, "*") if root else (cache, "torch_extensions", "*", "*")

@@ -1,5 +1,6 @@
-"""CPU and memory: usable cores, load, pressure, memory, swap and the storage it lies
-on, OOM kills.
+"""CPU and memory of a host.
+
+That is usable cores, load, pressure, memory, swap and the storage it lies on, and OOM kills.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ def _storage_of_swap(machine: Machine, device: str, kind: str) -> str:
 
 
 def _oom_kills(machine: Machine) -> int:
-    """Processes that the OOM killer ended since boot, or in this cgroup where the host's count is
-    hidden.
+    """Processes that the OOM killer ended since boot.
+
+    Where the host's count is hidden, it is the count of this cgroup.
     """
     kills, why = [], "/proc/vmstat has no oom_kill"
     events = partial(cgroup_values, machine, "memory", "memory.events", "memory.oom_control")

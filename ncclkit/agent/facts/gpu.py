@@ -1,8 +1,7 @@
-"""GPUs: what nvidia-smi says, else /dev and /proc.
+"""GPUs: what nvidia-smi says of them, else /dev and /proc.
 
-Their state, their links, and whether their driver answers.
-
-A hung nvidia-smi is itself a fact.
+It reads their state, their links, and whether their driver answers.  A hung nvidia-smi is itself a
+fact.
 """
 
 from __future__ import annotations
@@ -84,9 +83,8 @@ NUMBERS = {
 def parse_log(answer: Answer) -> tuple[tree.Element, str]:
     """The XML that nvidia-smi wrote, and where it breaks off.
 
-    The GPUs before that are whole ("" where it does not).
-
-    A refusal (which it writes to stdout) becomes Unread, and so does what holds no whole GPU.
+    Where it breaks off, the GPUs before that are whole; where it does not, the place is "".  A
+    refusal (which nvidia-smi writes to stdout) becomes Unread, and so does what holds no whole GPU.
     """
     said = XML.search(answer.out)
     if not said:
@@ -110,8 +108,9 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
 
 
 def remarks(answer: Answer) -> str:
-    """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu
-    0000:5C:00.0``.
+    """What nvidia-smi said around the XML.
+
+    An example is ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``.
     """
     # cut, as the pattern below takes the square of its length
     around = (XML.sub(" ", answer.out) + " " + answer.err)[:AROUND]
@@ -239,9 +238,9 @@ def command_output(said: Said) -> str:
 
 
 def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
-    """``gpu.topology…`` and ``gpu.p2p.…`` out of {command.
+    """``gpu.topology…`` and ``gpu.p2p.…`` by what each command said.
 
-    What it said}; a command that was not run is absent.
+    A command that was not run is absent from `said`.
     """
     source = " ".join(TOPOLOGY)
     topology = said[source]
@@ -261,9 +260,9 @@ def _matrix_of(answer: Said) -> Matrix:
 
 
 def matrix(text: str) -> Matrix:
-    """``nvidia-smi topo`` as {row: {column: "NV18" | "PIX" | "OK" | …}}, without the diagonal.
+    """``nvidia-smi topo`` as {row: {column: what stands there}}, without the diagonal.
 
-    Raises Unread.
+    In a cell stands "NV18", "PIX", "OK" and the like.  Raises Unread.
     """
     lines = _plain_lines(text)
     device = re.compile(r"(?:GPU|NIC)\d+$|mlx\d+_\d+$")
@@ -337,9 +336,9 @@ def affinity(text: str) -> dict[str, str]:
 
 
 def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
-    """GB/s of each NVLink of each GPU; or why it could not be read.
+    """GB/s of each NVLink of each GPU, or why it could not be read.
 
-    None for an inactive one.
+    The speed of an inactive link is None.
     """
     if isinstance(answer, Unread):
         return answer

@@ -60,7 +60,7 @@ def _glibc() -> str:
 def _image(machine: Machine) -> str:
     """The container image, where something inside the container names it.
 
-    NVIDIA's images name themselves.
+    Images of NVIDIA name themselves.
     """
     for name in IMAGE_VARIABLES:
         if machine.environ.get(name):
@@ -111,7 +111,7 @@ REDIRECT = 0x0C
 
 
 def bridges(root: str) -> list[str]:
-    """The PCI addresses of all bridges below `root` on which ACS redirects.
+    """The addresses of all PCI bridges below `root` on which ACS redirects.
 
     Raises Unread or OSError.
     """

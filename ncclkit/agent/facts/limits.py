@@ -1,5 +1,6 @@
-"""What this process may use (rlimits, /dev/shm, cgroups, ptrace, ports), and tables that the whole
-kernel shares.
+"""What this process may use, and tables that the whole kernel shares.
+
+Its limits are rlimits, /dev/shm, cgroups, ptrace and ports.
 """
 
 from __future__ import annotations
@@ -70,17 +71,20 @@ def _statvfs_shm() -> list[int]:
 
 
 def _ptrace(machine: Machine) -> int:
-    """0 = any process of the same user may be attached to; a kernel without Yama behaves so too."""
+    """0 where any process of the same user may be attached to.
+
+    A kernel without Yama behaves so, too.
+    """
     if not machine.names("/proc/sys/kernel", "yama"):
         return 0
     return int(machine.read("/proc/sys/kernel/yama/ptrace_scope"))
 
 
 def cgroup_folders(machine: Machine, controller: str) -> list[str]:
-    """The folders that limit this process, innermost first: cgroup v2, or v1's `controller`.
+    """The folders that limit this process, innermost first.
 
-    Raises Unread where none is mounted, as in some containers: that no limit is seen does not mean
-    that there is none.
+    They are those of cgroup v2, or of v1's `controller`.  Raises Unread where none is mounted, as
+    in some containers: that no limit is seen does not mean that there is none.
     """
     folders = []
     for line in machine.read("/proc/self/cgroup").splitlines():
@@ -95,7 +99,7 @@ def cgroup_folders(machine: Machine, controller: str) -> list[str]:
 def _cgroup_places(machine: Machine, controller: str, path: str) -> list[str]:
     """Where the group `path` and those above it are mounted.
 
-    `controller`: of cgroup v1, empty for v2.
+    `controller` is that of cgroup v1, and empty for v2.
     """
     mounts = [m for m in mounts_of(machine) if m["type"] == ("cgroup" if controller else "cgroup2")]
     mounts = [m for m in mounts if not controller or controller in m["options"].split(",")]
@@ -218,7 +222,7 @@ def _queue_overflows(machine: Machine) -> int:
 def _refused_neighbours(machine: Machine) -> int:
     """Neighbours that found no place in the table since boot.
 
-    One hexadecimal number for each CPU.
+    The kernel writes one hexadecimal number for each CPU.
     """
     head, *rows = [line.split() for line in machine.read(ARP).splitlines()]
     return sum(int(dict(zip(head, row))["table_fulls"], 16) for row in rows)

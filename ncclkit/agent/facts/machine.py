@@ -1,6 +1,6 @@
 """Where facts are read from, and how a fact looks on the wire.
 
-Readers never open files or start commands themselves; they ask a `Machine`. So one that was
+Readers never open files or start commands themselves; they ask a `Machine`.  So one that was
 recorded (tests/record/machine.py) gives the same facts as the machine that it was recorded on.  A
 fact is name, value, unit, source, and why where the value is None.
 """
@@ -76,9 +76,9 @@ class Machine:
         )
 
     def field(self, path: str, pattern: str, what: str, limit: int = 65536) -> str:
-        """The first group of `pattern` in a file, whose lines ``^`` begins.
+        """The first group of `pattern` in a file; ``^`` matches at each line.
 
-        Raises Unread where it has no `what`.
+        Raises Unread where the file has no `what`.
         """
         match = re.search(pattern, self.read(path, limit), re.M)
         if not match:
@@ -97,10 +97,8 @@ class Machine:
     def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
         """What the file system says of `path`.
 
-        Raises Unread, and Hung where it says nothing in time.
-
-        Every wait in vain halves the patience for the next one, so a dead file server costs
-        seconds, not the facts.
+        Raises Unread, and Hung where it says nothing in time. Every wait in vain halves the
+        patience for the next one, so a dead file server costs seconds, not the facts.
         """
         try:
             if path.startswith(KERNEL):
@@ -136,10 +134,11 @@ class Machine:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
-        """What a command answers within `deadline` seconds; raises Unread or a class of it.
+        """What a command answers within `deadline` seconds.
 
-        Then, and where it writes too much, its whole process group is ended.  Where less than half
-        of its time was left until `until` it is not called hung, as it may only be slow.
+        Raises Unread or a class of it.  At the deadline, and where the command writes too much, its
+        whole process group is ended.  Where less than half of its time was left until `until`, it
+        is not called hung, as it may only be slow.
         """
         name = name or " ".join(argv)
         seconds = round(min(deadline, self.until - time.monotonic()), 1)
@@ -207,7 +206,10 @@ def _start_of_file(path: str, limit: int) -> bytes:
 
 
 def _within_seconds(seconds: float, ask: Callable[[], Any]) -> Any:
-    """What `ask()` gives or raises; Hung, and its thread is left behind, where it takes longer."""
+    """What `ask()` gives or raises, within so many seconds.
+
+    Where it takes longer, its thread is left behind and Hung is raised.
+    """
 
     def answer(_: None) -> tuple[Any, Exception | None]:
         try:

@@ -1,5 +1,6 @@
-"""Network: interfaces, RDMA devices, default route, the own name, what NCCL and gloo would pick,
-the speed of loopback.
+"""Network: interfaces, RDMA devices, and what NCCL and gloo would pick.
+
+Also the default route, the own name and the speed of loopback.
 
 Interfaces come from getifaddrs(3), the call that NCCL and gloo themselves use, so with their order.
 
@@ -47,7 +48,7 @@ _Ifaddrs._fields_ = [
 def entries() -> list[dict[str, Any]]:
     """Every interface address in the kernel's order.
 
-    Name, index, flags, mtu, family (4, 6, 0), address with prefix.
+    An entry is name, index, flags, mtu, family (4, 6, 0), and address with prefix.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
@@ -130,11 +131,11 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
-    """One row per port.
+    """One row for each RDMA port.
 
-    Device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters.
-
-    EFA devices (driver efa) come with link_layer "Unspecified" and no counters of these names.
+    It holds device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids
+    and counters.  EFA devices (driver efa) come with link_layer "Unspecified" and no counters of
+    these names.
     """
     try:
         devices = machine.names(FOLDER)
@@ -347,7 +348,7 @@ def hcas(ports: list[dict[str, Any]], environ: Mapping[str, str]) -> list[str]:
 def accepts(wanted: str, device: str, port: int) -> bool:
     """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``.
 
-    Empty takes all.
+    An empty value takes all.
     """
     exclude = wanted.startswith("^")
     if exclude:
@@ -362,9 +363,9 @@ def accepts(wanted: str, device: str, port: int) -> bool:
 
 
 def gloo_picks_named(entries: Entries, wanted: str) -> str:
-    """GLOO_SOCKET_IFNAME takes whole names separated by commas.
+    """The interfaces that GLOO_SOCKET_IFNAME picks, which takes whole names separated by commas.
 
-    The first is used by rank pairs first.
+    Pairs of ranks use the first one first.
     """
     having = {entry["name"] for entry in entries if entry["family"]}
     names = [name for name in wanted.split(",") if name]
@@ -380,7 +381,7 @@ def gloo_picks_named(entries: Entries, wanted: str) -> str:
 def gloo_picks(entries: Entries, own: list[str]) -> str:
     """The interface that gloo picks without the variable.
 
-    The one with the host name's address, else loopback.
+    It is the one with the host name's address, else loopback.
     """
     for address in own:
         loop = ipaddress.ip_address(address.split("%")[0]).is_loopback
@@ -456,9 +457,9 @@ def addresses(machine: Machine) -> list[dict[str, Any]]:
 
 
 def interfaces(machine: Machine) -> list[dict[str, Any]]:
-    """One row per interface.
+    """One row for each interface.
 
-    Name, state, addresses with prefix, mtu, speed in Mbit/s or None, driver, kind.
+    It holds name, state, addresses with prefix, mtu, speed in Mbit/s or None, driver and kind.
     """
     rows: dict[str, dict[str, Any]] = {}
     for entry in addresses(machine):
@@ -519,7 +520,7 @@ def _device_of_interface(
 def _interface_kind(files: list[str], name: str, flags: int) -> str:
     """physical, loopback, docker, bridge, veth or tun.
 
-    Empty where neither /sys nor the name tells.
+    The kind is empty where neither /sys nor the name tells.
     """
     if flags & LOOPBACK:
         return "loopback"
@@ -540,8 +541,9 @@ def _interface_kind(files: list[str], name: str, flags: int) -> str:
 
 
 def _is_veth(machine: Machine, folder: str) -> bool:
-    """A veth names another index than its own in iflink and, unlike VLANs and macvlans,
-    no DEVTYPE.
+    """Whether an interface is a veth.
+
+    A veth names another index than its own in iflink and, unlike VLANs and macvlans, no DEVTYPE.
     """
     try:
         same = machine.read(folder + "/iflink") == machine.read(folder + "/ifindex")
@@ -551,7 +553,10 @@ def _is_veth(machine: Machine, folder: str) -> bool:
 
 
 def _default_interface(machine: Machine) -> str:
-    """The interface of the default route with the lowest metric; of IPv6 where IPv4 has none."""
+    """The interface of the default route with the lowest metric.
+
+    It is that of IPv6 where IPv4 has none.
+    """
     rows = [line.split() for line in machine.read("/proc/net/route").splitlines()[1:]]
     routes = sorted(
         (int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"
@@ -562,8 +567,9 @@ def _default_interface(machine: Machine) -> str:
 
 
 def _default6(machine: Machine) -> str:
-    """Of IPv6, where a row is destination, its length, source, its length, next hop, metric, …,
-    name, in hex.
+    """The interface of the default route of IPv6.
+
+    A row is destination, its length, source, its length, next hop, metric, …, name, in hex.
     """
     try:
         rows = [line.split() for line in machine.read("/proc/net/ipv6_route").splitlines()]
@@ -605,14 +611,16 @@ LOOPBACK_FACTS = (
 )
 """Fact, unit, and how what was measured calls it."""
 DISTURBED = 0.25
-"""Share of the time without a core, in the best window, from which on a busy host was measured and
-not its loopback."""
+"""Share of the time without a core that makes a host busy.
+
+In the best window, so much says that a busy host was measured and not its loopback.
+"""
 
 
 def loopback_facts(machine: Machine) -> Iterator[Fact]:
     """The speed of one TCP stream through this host.
 
-    On a busy host no number, and the reason.
+    On a busy host there is no number, but the reason.
     """
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:

@@ -1,5 +1,6 @@
-"""Settings: the variables that NCCL, torch, gloo and the launcher know, those in force, and one by
-its value alone.
+"""Settings that NCCL, torch, gloo and the launcher know, and which are in force.
+
+One setting is checked here by its value alone.
 
 Names and ranges are checked against NCCL 2.30.7 and torch 2.13; their sources are the NCCL user
 guide (env.rst), `NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp. NCCL
@@ -256,7 +257,7 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
 def integer(value: str) -> int | None:
     """A whole number as strtoll reads it (``10``, ``0x1f``, octal ``010``).
 
-    None for anything else.
+    It is None for anything else.
     """
     if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
         return None
@@ -343,7 +344,7 @@ def values(machine: Machine) -> dict[str, str]:
 def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
     """The settings in force, and what is wrong with lines of the files.
 
-    Without effect, or overruled.
+    Such a line is without effect, or overruled.
     """
     found: Settings = {
         name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)
@@ -381,9 +382,10 @@ def _conf_files(machine: Machine) -> list[str]:
 
 
 def _lines_of_conf(machine: Machine, path: str) -> list[tuple[str, str]]:
-    """The NAME=VALUE lines of one file: only # in the first column is a comment, and blanks count.
+    """The NAME=VALUE lines of one file.
 
-    None at all where there is no such file, the usual case; raises Unread where it cannot be read.
+    Only # in the first column begins a comment, and blanks count.  None where there is no such
+    file, which is the usual case; raises Unread where it cannot be read.
     """
     try:
         # C ends a text there

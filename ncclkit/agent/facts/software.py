@@ -1,5 +1,6 @@
-"""Software: Python, torch and its backends, frameworks, every NCCL library and net plugin that
-could be loaded.
+"""Software: Python, torch, frameworks, and every NCCL library that could be loaded.
+
+It tells also torch's backends and the net plugins.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def plugins(machine: Machine) -> list[str]:
 
 
 def driver(machine: Machine) -> str:
-    """The version of the driver's user-space library, which must be that of the kernel module.
+    """The version of the driver's user-space library.
 
-    Raises Unread.
+    It must be that of the kernel module.  Raises Unread.
     """
     for _, path in _places_of_libraries(machine, (), DRIVER):
         match = re.search(r"\.so\.(\d+\.[\d.]+)$", _real_path(machine, path))

@@ -1,5 +1,6 @@
-"""Storage: what a path or a block device lies on, the free space of a folder and the latency of a
-small write.
+"""What a path or a block device lies on, and how fast it is.
+
+That is the free space of a folder and the latency of a small write.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ DEADLINE = 3.0
 
 
 def storage_facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
-    """``storage.<label>.path|type|free|latency`` of each folder, measured in a process of its own,
-    as it may hang.
+    """``storage.<label>.path|type|free|latency`` of each folder.
+
+    Each is measured in a process of its own, as it may hang.
     """
     for label, path in paths.items():
         yield from _folder_facts(machine, label, path)
@@ -60,10 +62,11 @@ def mount_of(machine: Machine, path: str) -> dict[str, str]:
 
 
 def mounts_of(machine: Machine) -> list[dict[str, str]]:
-    """Every mount: where (``point``), which folder of the file system (``root``), ``type``,
-    ``source``, ``options``.
+    """Every mount of this host.
 
-    The options are those of the file system, where cgroup v1 names its controllers.
+    A row is where it is (``point``), which folder of the file system it shows (``root``), ``type``,
+    ``source`` and ``options``.  The options are those of the file system, where cgroup v1 names its
+    controllers.
     """
     rows = []
     # a host of many containers has thousands of mounts

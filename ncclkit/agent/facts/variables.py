@@ -38,7 +38,7 @@ TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_I
 
 
 def socket_interfaces(values: Mapping[str, str], entries: network.Entries) -> Iterator[Problem]:
-    """Interface names that match nothing here."""
+    """Variables that name interfaces which this host does not have."""
     checks = (
         ("NCCL_SOCKET_IFNAME", lambda: network.nccl_picks(entries, values)),
         (
@@ -113,7 +113,7 @@ def _hca_problems(wanted: str, ports: Ports, having: list[str]) -> Iterator[Prob
 
 
 def _gid_problems(index: str, ports: Ports) -> Iterator[Problem]:
-    """RoCE only: InfiniBand does well with row 0."""
+    """Empty rows of GIDs, of RoCE only: InfiniBand does well with row 0."""
     for port in ports:
         if port["state"] != "ACTIVE" or port["link_layer"] != "Ethernet":
             continue
@@ -183,7 +183,10 @@ def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem
 
 
 def _is_absent(machine: Machine, folder: str, name: str) -> bool:
-    """Certainly not there; what may not be looked at counts as there."""
+    """Whether a folder certainly has no such file.
+
+    What may not be looked at counts as there.
+    """
     try:
         return not machine.names(folder, re.escape(name))
     except Unread as why:
@@ -370,7 +373,7 @@ NOTES = ("unknown", "renamed", "shadowed", "overruled", "harmful", "unchecked")
 def variable_facts(machine: Machine) -> Iterator[Fact]:
     """``env.<NAME>`` of every variable in scope.
 
-    ``env.problems`` have no effect or fail, ``env.notes`` are legal.
+    Settings in ``env.problems`` have no effect or fail, those in ``env.notes`` are legal.
     """
     set_here, rows = settings.in_force(machine)
     for name, (value, source) in sorted(set_here.items()):
@@ -391,7 +394,7 @@ def variable_facts(machine: Machine) -> Iterator[Fact]:
 def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:
     """What is wrong with the settings.
 
-    Rows ``{kind, name, value, problem, hint}``, the hint naming a file at fault.
+    It comes as rows ``{kind, name, value, problem, hint}``, whose hint names a file at fault.
     """
     values = {name: value for name, (value, _) in set_here.items()}
     rows = [

@@ -1,4 +1,4 @@
-"""What a process names, read as its owner, and tools that read a process, run as its owner.
+"""What a process names, and tools that read it, with its owner's rights.
 
 A process of another user is looked at as root, who may read everything; its owner may not.
 """
@@ -19,9 +19,8 @@ MOST_FILES = 32
 def read_named_files(pid, paths, seconds):
     """({path: text}, where the process prints to, why nothing was read).
 
-    With the rights of its owner.
-
-    Only regular files; of each path that its owner may not read the text is "".
+    It is read with the rights of the owner.  Only regular files are; of each path that the owner
+    may not read the text is "".
     """
     asked = json.dumps(list(dict.fromkeys(paths))[:MOST_FILES])
     command = _script("read", pid)
@@ -43,7 +42,8 @@ def is_stranger(pid):
 def prefix(pid):
     """The words before a command that let it read a process.
 
-    And, beside that, what its owner may; [] of our own.
+    With them it may read the process, and otherwise only what the owner may.  There are none before
+    a process of our own.
     """
     if is_stranger(pid):
         return _script("run", pid)

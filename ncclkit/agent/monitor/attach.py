@@ -1,6 +1,6 @@
 """Evidence from processes that are stuck right now.
 
-Stacks, Flight Recorder, state, RAS, and what they do meanwhile.
+It is stacks, Flight Recorder, state, RAS, and what they do meanwhile.
 
 Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a crash
 handler of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
@@ -49,11 +49,10 @@ DEBUGGER_MINIMUM = 9.0
 
 
 def main(argv):
-    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``.
+    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: collect evidence.
 
-    Evidence of these processes, or of a Slurm job's here.
-
-    OPTIONS: those of `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
+    It is that of these processes, or of a Slurm job's processes here.  OPTIONS are those of
+    `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
     """
     folder = argv[0]
     options = json.loads(argv[1])
@@ -89,7 +88,7 @@ def collect_and_sample(
 ):
     """Collect evidence of a running job, and sample ``telemetry.jsonl`` meanwhile.
 
-    Of a job that ncclkit did not start (see `collect`).
+    The job is one that ncclkit did not start (see `collect`).
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number
     where several write into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders
@@ -161,9 +160,10 @@ def _ask_debuggers(folder, ranks, which, texts, gpus, until):
 
 
 def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
-    """Write what the ranks of this host do, and who should be here; returns what is missing.
+    """Write what the ranks of this host do, and who should be here.
 
-    rows: those of before a debugger came, which are brought up to date.
+    Returns what is missing.  `rows` are those of before a debugger came, which are brought up to
+    date.
     """
     quiet = utilization.seconds_without_traffic(ranks.values())
     problems = []
@@ -184,8 +184,9 @@ def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
 
 
 def _own_gpus(path, job):
-    """Leave in the driver's report only the GPUs of a job, and of others there no more than that
-    they are there.
+    """Leave in the driver's report only the GPUs of a job.
+
+    Of others it keeps no more than that they are there.
     """
     try:
         tree = ElementTree.parse(path)
@@ -251,7 +252,7 @@ RAS = 10.0
 def crash_handlers(folder, ranks):
     """What `collect` reads of ranks with our crash handler.
 
-    ``stacks_rank<N>.txt`` and ``fr_rank_<N>``.
+    These are ``stacks_rank<N>.txt`` and ``fr_rank_<N>``.
     """
 
     # of ranks that the guard started: `ncclkit attach` itself signals nobody
@@ -293,15 +294,18 @@ def crash_handlers(folder, ranks):
 
 
 class Gpus:
-    """The driver's report on every GPU.
+    """The driver's report on every GPU, made beside other work.
 
-    Memory, clocks and why they are low, errors, processes; made meanwhile.
+    It holds memory, clocks and why they are low, errors, and processes.
     """
 
     COMMAND = ("nvidia-smi", "-q", "-x")
 
     def __init__(self, path, until):
-        """path: of the file that is written; until: moment at which it has to be there."""
+        """Begin the report.
+
+        `path` is the file that is written, `until` the moment at which it has to be there.
+        """
         self.path, self.until = path, max(time.monotonic() + 0.5, until - 2 * GRACE)
         self.problems = ["nvidia-smi did not answer in time; the driver, or a GPU, may hang"]
         self.thread = threading.Thread(target=self._run, daemon=True, name="ncclkit-gpus")
@@ -310,7 +314,7 @@ class Gpus:
     def wait(self):
         """Why there is no report in the folder.
 
-        Nothing where there is one, or no driver.
+        It is empty where there is one, or no driver.
         """
         self.thread.join(max(0.0, self.until - time.monotonic()) + 2 * GRACE)
         return self.problems

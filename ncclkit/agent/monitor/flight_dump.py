@@ -1,10 +1,10 @@
-"""The Flight Recorder of ranks whose job set nothing for it, by the mildest method that each of
-them allows.
+"""The Flight Recorder of ranks whose job set nothing for it.
 
-Only on request, as three of the five run code inside the process; never in a process of another
-user.  Each method has conditions, so that none begins what it may not be able to end: a debugger
-calls into Python only while no thread holds the GIL, only where time is left for the call, and is
-asked to let go, not killed, in the middle of it.
+Each rank is asked by the mildest method that it allows, and only on request, as three of the five
+run code inside the process; never in a process of another user.  Each method has conditions, so
+that none begins what it may not be able to end: a debugger calls into Python only while no thread
+holds the GIL, only where time is left for the call, and is asked to let go, not killed, in the
+middle of it.
 """
 
 import http.client
@@ -123,8 +123,10 @@ middle of a call."""
 STOP_BEFORE = 2 * SIGINT_GRACE
 """Seconds before its deadline at which a debugger is interrupted first."""
 CALL_NEEDS = 15.0
-"""Seconds without which a debugger begins no call; on an H200 ranks died of one that was
-interrupted in the middle."""
+"""Seconds without which a debugger begins no call.
+
+On an H200 ranks died of a debugger that was interrupted in the middle of one.
+"""
 ATTACH_NEEDS = 2 * CALL_NEEDS
 """Seconds without which no debugger is begun, as on a busy host it takes about ten until its first
 call."""
@@ -141,7 +143,7 @@ SIDE_BY_SIDE = 8
 
 
 class Final(Exception):
-    """Why there is no dump, where no other method is to ask.
+    """Why there is no dump, where no other method is to be asked.
 
     The rank itself has said so, or may still do what it was asked.
     """
@@ -150,9 +152,8 @@ class Final(Exception):
 def dump(folder, ranks, until, texts):
     """Write ``fr_rank_<N>`` of each rank that allows it.
 
-    Returns one sentence for each that does not.
-
-    texts: what pystack or py-spy printed of a rank, which shows who holds the GIL.
+    Returns one sentence for each that does not.  `texts` is what pystack or py-spy printed of each
+    rank, which shows who holds the GIL.
     """
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
         said = list(
@@ -197,11 +198,14 @@ def _write_dump_of_rank(folder, rank, pid, until, text):
 
 
 PIPE_ONLY = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-"""How what stands where a pipe should is opened: whatever else it is stays as it is."""
+"""Opens what stands where a pipe should: what else it is stays as is."""
 
 
 def _dump_by_pipe(rank, pid, seconds, text):
-    """(bytes that torch wrote, why there are none) after a write to the named pipe of the rank."""
+    """(bytes that torch wrote, why there are none), by the rank's named pipe.
+
+    A write to that pipe asks torch for its dump.
+    """
     variables = processes.environ(pid)
     prefix = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
     if not prefix:
@@ -240,7 +244,7 @@ def _dump_by_pipe(rank, pid, seconds, text):
 def _whole_file(path, until):
     """What is in a file that a process writes just now.
 
-    Once it has grown and grows no more, or at the deadline.
+    It is read once it has grown and grows no more, or at the deadline.
     """
     size = os.path.getsize(path)
     known = -1
@@ -296,8 +300,9 @@ def _dump_by_server(rank, pid, seconds, text):
 
 
 def _listening_ports(pid):
-    """Ports on which a process listens at all addresses, as torch's debug server does and gloo and
-    NCCL do not.
+    """Ports on which a process listens at all addresses.
+
+    Torch's debug server does so; gloo and NCCL do not.
     """
     held = set(utilization.inodes(pid))
     found = []
@@ -310,7 +315,10 @@ def _listening_ports(pid):
 
 
 def _script_folder(pid, rank):
-    """(a folder that only this user and the process see, as we see it, as the process does)."""
+    """A folder that only this user and the process see.
+
+    Returns it as we see it, and as the process does.
+    """
     base = next(
         (place for place in ("/tmp", "/dev/shm") if os.access(_path_inside(pid, place), os.W_OK)),
         "",
@@ -339,8 +347,9 @@ def _read_answer(folder):
 
 
 def _remote_exec(rank, pid, seconds, text):
-    """(the dump, why there is none) by Python 3.14's own door, through the interpreter that the
-    process runs.
+    """(the dump, why there is none) by Python 3.14's own door.
+
+    It is used through the interpreter that the process runs.
     """
     try:
         program = os.readlink("/proc/%d/exe" % pid)
@@ -381,7 +390,10 @@ def _remote_exec(rank, pid, seconds, text):
 
 
 def _dump_by_ptrace(rank, pid, seconds, text):
-    """(the dump, why there is none) by a thread that is begun in the process without a debugger."""
+    """(the dump, why there is none) by a thread begun in the process.
+
+    No debugger is needed for that.
+    """
     until = time.monotonic() + seconds
     _raise_if_shut(rank, pid, text, until)
     ours, theirs = _script_folder(pid, rank)
@@ -457,9 +469,9 @@ def _each_behind(option, orders):
 
 
 def refusal(program):
-    """Why a debugger can call nothing on this host.
+    """Why a debugger can call nothing on this host; "" where it can.
 
-    "" where it can.  It is asked once, of a program of our own.
+    It is asked once, of a program of our own.
     """
     with _asking:
         if program not in _refusals:
@@ -487,10 +499,8 @@ def write_check():
 def _holds_gil(rank, pid, text, until):
     """Whether a thread has the GIL whenever one looks.
 
-    What runs Python (``+gil``) has it now and then.
-
-    text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that
-    stand.
+    What runs Python (``+gil``) has it now and then.  `text` is what was seen of the process before;
+    pystack, which says ``Has the GIL``, reads processes that stand.
     """
     for _ in range(GIL_CHECKS):
         if "+gil" not in text:
@@ -570,12 +580,11 @@ def cuda_gdb():
 def debugged(command, until, answered=lambda: False, script=""):
     """What gdb, or cuda-gdb, prints.
 
-    It ends by moment `until`, and soon after the rank has `answered`.
-
-    Only one that heeds no interrupt has `UNWIND_GRACE` seconds more.  script: a file of its orders,
-    removed where it has not begun them `CALL_NEEDS` seconds before that moment.  cuda-gdb is a
-    script that starts the debugger, so signals go to both.  They stay in our process group, with
-    which Cancel ends them.
+    It ends by the moment `until`, and soon after the rank has `answered`.  Only one that heeds no
+    interrupt has `UNWIND_GRACE` seconds more.  `script` is a file of its orders, removed where it
+    has not begun them `CALL_NEEDS` seconds before that moment.  cuda-gdb is a script that starts
+    the debugger, so signals go to both.  They stay in our process group, with which Cancel ends
+    them.
     """
     child = subprocess.Popen(
         command,

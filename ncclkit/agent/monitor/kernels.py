@@ -1,9 +1,7 @@
 """The kernel that each GPU of a job is in, by cuda-gdb.
 
-Only on request, as the process is paused meanwhile.
-
-Where there is time it is asked twice: a GPU that is in another launch then works, and is slow at
-most.
+It is asked for only on request, as the process is paused meanwhile.  Where there is time it is
+asked twice: a GPU that is in another launch then works, and is slow at most.
 """
 
 import os
@@ -59,9 +57,9 @@ class Kernels:
         return [problem for problem in problems if problem]
 
     def ask_again(self, until):
-        """As `ask`, of the ranks that answered.
+        """As `ask`, of the ranks that answered, where enough time is left.
 
-        Where as much time is left as that took.
+        It needs as much as the first time took.
         """
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
         left = until - time.monotonic()
@@ -103,10 +101,10 @@ class Kernels:
 
 
 def kernel_of(said):
-    """(the kernel, the number of its launch or "") in what cuda-gdb prints.
+    """The kernel, and the number of its launch or "", by what cuda-gdb prints.
 
-    ("", "") where no kernel is active, None where it does not say.  Of several that are active the
-    first one of NCCL, as that is the one that waits for others.
+    It is ("", "") where no kernel is active, None where cuda-gdb does not say.  Of several that are
+    active it is the first one of NCCL, as that is the one that waits for others.
     """
     said = UNNAMED.sub("", said)
     rows = [

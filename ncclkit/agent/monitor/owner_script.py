@@ -1,9 +1,9 @@
-"""A script: reads what a process names, or runs a tool on it, with no more rights than its owner
-has.
+"""A script: reads a process, or runs a tool on it, as its owner.
 
-Whose process it is chooses the names of its source files, and where it prints to.  Root that opened
-them would read any file for him, and might wait in a pipe or wake a device.  `as_owner` runs the
-source of this file, so it imports nothing of the agent, and nothing once it has given up rights.
+It has no more rights than the owner, since whose process it is chooses the names of its source
+files, and where it prints to.  Root that opened them would read any file for him, and might wait in
+a pipe or wake a device.  `as_owner` runs the source of this file, so it imports nothing of the
+agent, and nothing once it has given up rights.
 """
 
 import ctypes
@@ -33,10 +33,7 @@ class NotAllowed(Exception):
 
 
 def main(words):
-    """``read PID`` with a JSON list of paths as input.
-
-    Or ``run PID PROGRAM ARGUMENT …``.
-    """
+    """``read PID`` with a JSON list of paths as input, or ``run PID PROGRAM ARGUMENT …``."""
     verb = words[0]
     pid = int(words[1])
     command = words[2:]
@@ -55,7 +52,7 @@ def main(words):
 class Process:
     """A process by one descriptor of its folder in /proc.
 
-    So that no later one of its number is meant.
+    So no later process of the same number is meant.
     """
 
     def __init__(self, pid):
@@ -82,7 +79,7 @@ class Process:
 class Rights:
     """The user, the groups and the capabilities of a process.
 
-    NotAllowed where it acts for two users.
+    Raises NotAllowed where the process acts for two users.
     """
 
     def __init__(self, status, namespace):
@@ -100,7 +97,7 @@ class Rights:
     def wanted_capabilities(self, ours):
         """Capabilities that a reader in its place has.
 
-        None where those of the process hold in its container only.
+        It is None where those of the process hold in its container only.
         """
         is_root_here = self.user == 0 and self.namespace == ours.namespace
         if is_root_here:
@@ -133,9 +130,9 @@ def take_rights(rights, ours, capabilities):
 
 
 def read_files(process, paths, parent):
-    """{"sources": {path: text}, "output".
+    """{"sources": {path: text}, "output": what the process prints to}.
 
-    What the process prints to} as far as its owner may read that.
+    Both hold only what its owner may read.
     """
     ours = own_rights()
     root = process.handle("root")
@@ -181,7 +178,10 @@ def _outputs(process):
 
 
 def _source(descriptors, place, size):
-    """The first bytes of a regular file that its owner may read; nothing of any other."""
+    """The first bytes of a regular file that its owner may read.
+
+    Of any other file it is nothing.
+    """
     path, folder = place
     try:
         handle = os.open(path, os.O_PATH, dir_fd=folder)
@@ -197,7 +197,10 @@ def _source(descriptors, place, size):
 
 
 def _tail(descriptors, handle, name):
-    """{file, seconds since it was written, text of its end} of a regular file; {} of any other."""
+    """{file, seconds since it was written, text of its end} of a regular file.
+
+    Of any other file it is {}.
+    """
     try:
         with _opened(descriptors, handle) as source:
             about_file = os.fstat(source.fileno())
@@ -212,7 +215,7 @@ def _tail(descriptors, handle, name):
 def _opened(descriptors, handle):
     """A regular file, opened for reading by a descriptor of it.
 
-    OSError where it is another or may not be read.
+    Raises OSError where it is another kind of file or may not be read.
     """
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError("not a regular file")  # what is read of a pipe is lost for its reader
@@ -221,9 +224,9 @@ def _opened(descriptors, handle):
 
 
 def run_tool(process, command, parent):
-    """Become a tool that reads a process and files as its owner.
+    """Become a tool that reads a process and files as its owner; never returns.
 
-    Of the process its memory; does not return.
+    Of the process the tool reads the memory.
     """
     ours = own_rights()
     capabilities = 1 << CAP_SYS_PTRACE
@@ -261,7 +264,7 @@ def _check(result):
 def _die_with(parent):
     """End with the process that started this one.
 
-    The kernel forgets that with a change of rights.
+    The kernel forgets this order at a change of rights.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

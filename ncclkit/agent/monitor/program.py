@@ -1,8 +1,7 @@
 """What the program of a rank says of the lines in its stack.
 
-Calls, loops, and the conditions on the rank around them.
-
-Only its source is read, as text: nothing of it is imported or run.
+It tells calls, loops, and the conditions on the rank around them.  Only its source is read, as
+text: nothing of it is imported or run.
 """
 
 import ast
@@ -31,9 +30,8 @@ def own_files(frames):
 def sources(texts, frames):
     """What a process's program says of the lines in its stack.
 
-    And of the branches in their files.
-
-    texts: {path: source} of its `own_files`, as here everywhere.
+    It tells the branches in their files, too.  `texts` is {path: source} of its `own_files`, as
+    everywhere in this module.
     """
     program_rows, called = [], []  # type: ignore[var-annotated]
     for frame in frames:
@@ -51,9 +49,8 @@ def sources(texts, frames):
 def source_line(texts, path, line, func="", called=()):
     """What the source of a line of a process says.
 
-    The call, its group, the loops and conditions on the rank around it.
-
-    func: the function that the line is in, as the stack names it; called: those that it has called,
+    It tells the call, its group, and the loops and conditions on the rank around it.  `func` is the
+    function that the line is in, as the stack names it; `called` are those that it has called,
     where more than one call stands in the line.
     """
     source = texts.get(path, "")
@@ -108,7 +105,7 @@ def source_line(texts, path, line, func="", called=()):
 def targets(texts, path, line):
     """The variables of the loops around a line of a process, outermost first.
 
-    Less those that number ranks.
+    Those that number ranks are left out.
     """
     names = []
     for loop in _nodes(texts.get(path, "")):
@@ -124,12 +121,10 @@ def targets(texts, path, line):
 
 
 def conditions(source, line, called=()):
-    """The conditions on the rank under which a line is reached.
+    """The conditions on the rank under which a line is reached, innermost first.
 
-    Of a program; the innermost first.
-
-    called: functions that were called from the line.  They decide where a condition and what
-    depends on it stand in one line; where they do not, the condition is left out.
+    `called` are the functions that were called from the line.  They decide where a condition and
+    what depends on it stand in one line; where they do not, the condition is left out.
     """
     found = [
         (parts[0].lineno, text)
@@ -140,7 +135,7 @@ def conditions(source, line, called=()):
 
 
 def branches(texts, path):
-    """Lines of a source file that only some ranks come to: [{file, first, last, condition}].
+    """Lines of a file that only some ranks reach: [{file, first, last, condition}].
 
     A Flight Recorder names lines that no stack shows any more.
     """
@@ -156,11 +151,10 @@ def branches(texts, path):
 
 
 def _guarded(nodes):
-    """(parts of a program, the condition under which they are reached, other parts that may stand
-    in their lines).
+    """Parts of a program, each with the condition under which it is reached.
 
-    A condition is that of an ``if`` unless it says ``while`` or, after an ``if`` that leaves,
-    ``past``.
+    A third value holds other parts that may stand in their lines.  A condition is that of an ``if``
+    unless it says ``while`` or, after an ``if`` that leaves, ``past``.
     """
     for node in nodes:
         if isinstance(node, (ast.If, ast.IfExp)):
@@ -189,7 +183,7 @@ def _guarded(nodes):
 
 
 def _past(block):
-    """As `_guarded`, what follows each ``if`` of a block by one side of which the block is left."""
+    """As `_guarded`, of what follows an ``if`` that leaves its block."""
     for number, one in enumerate(block[:-1] if isinstance(block, list) else ()):
         if isinstance(one, ast.If):
             how = [_leaves(side) for side in (one.body, one.orelse)]
@@ -210,9 +204,9 @@ def _parts(body):
 
 
 def _leaves(block):
-    """``return``, ``exit`` …: by which nothing of what follows a block is reached from it.
+    """The ``return``, ``exit`` … by which a block is surely left.
 
-    "" where it may be.
+    It is "" where what follows the block may be reached from it.
     """
     last = None
     if block:
@@ -250,8 +244,9 @@ def _not(test):
 
 
 def _is_at(parts, others, line, called=()):
-    """Whether a process that is at a line is in these parts, and not in another part of the same
-    line.
+    """Whether a process that is at a line is in these parts.
+
+    It must not be in another part of the same line.
     """
     if not _spans(parts, line):
         return False
@@ -270,7 +265,7 @@ def _spans(parts, line):
 def _calls(parts, line):
     """The functions that parts of a program call in a line.
 
-    Of a decorated or a computed one a name that none has.
+    A decorated or a computed one gets a name that no function has.
     """
     found = [
         node

@@ -1,10 +1,11 @@
-"""NCCL's RAS: the report of the running job, asked for twice, a short while apart.
+"""NCCL's RAS: the report of the running job, asked for twice.
 
-RAS counts launches.  Ranks of a healthy job drift apart for moments, so one look accuses the
-innocent; ranks that are apart and stay so are evidence.  Only valid lines of the protocol are sent,
-as other bytes have crashed RAS threads (NVIDIA/nccl issue 1996), and only to a server that
-introduced itself.  The report is never asked for in its verbose form: with a rank missing, NCCL
-2.28.9 then prints thousands of words of foreign memory; JSON has it all anyway.
+The two are a short while apart, as RAS counts launches.  Ranks of a healthy job drift apart for
+moments, so one look accuses the innocent; ranks that are apart and stay so are evidence.  Only
+valid lines of the protocol are sent, as other bytes have crashed RAS threads (NVIDIA/nccl issue
+1996), and only to a server that introduced itself.  The report is never asked for in its verbose
+form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign memory; JSON has it
+all anyway.
 
 All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only
 where its processes are those of the job that was asked about; otherwise the connection is made
@@ -41,10 +42,10 @@ class Unanswered(Exception):
 class Polls:
     """Two RAS reports, fetched beside other work.
 
-    ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
-
-    Asked from the network of process `pid`, since the loopback of a container, or of a simulated
-    host, is not ours. job: the processes of the job on this host; a report of others is not kept.
+    They become ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.  They are asked
+    for from the network of process `pid`, since the loopback of a container, or of a simulated
+    host, is not ours.  `job` are the processes of the job on this host; a report of others is not
+    kept.
     """
 
     def __init__(self, folder, address, deadline, pid, job):
@@ -130,8 +131,8 @@ def address(environ):
 def belongs(report, job):
     """Whether a report is of the job whose processes on this host are `job`.
 
-    Of one host in it all processes that it names must be theirs.  A report in text may name none:
-    then it counts where no other process of the user here has NCCL loaded.
+    Where it names processes of a host of ours, all of them must be those of the job.  A report in
+    text may name none: then it counts where no other process of the user here has NCCL loaded.
     """
     hosts = {}  # type: dict[bytes, set[int]]
     for match in NAMED.finditer(report):
@@ -169,8 +170,8 @@ def _others(job):
 def ask_ras(address, until):
     """One report: (bytes, "json" or "txt", why it breaks off or "").
 
-    until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later;
-    earlier ones give text.  Raises Unanswered or OSError.
+    `until` is the moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and
+    later; earlier ones give text.  Raises Unanswered or OSError.
     """
     link = _Link(address, until)
     try:

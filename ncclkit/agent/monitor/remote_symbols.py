@@ -1,8 +1,8 @@
-"""Addresses of exported functions in a running process, found in its memory as the dynamic loader
-finds them.
+"""Addresses of exported functions in a running process, found in its memory.
 
-No file is opened: a library of a container, or one that an upgrade has deleted, is found as well.
-What stands in the memory of a process is untrusted; sizes are limited.
+They are found as the dynamic loader finds them.  No file is opened: a library of a container, or
+one that an upgrade has deleted, is found as well.  What stands in the memory of a process is
+untrusted; sizes are limited.
 """
 
 import os
@@ -93,7 +93,7 @@ class Memory:
 def python_functions(pid, memory, mapped, names):
     """{name: address} of functions of Python's interface in C.
 
-    Raises NotFound where the process has them not.
+    Raises NotFound where the process does not have them.
     """
     program = os.readlink("/proc/%d/exe" % pid)
     if program.endswith(DELETED):

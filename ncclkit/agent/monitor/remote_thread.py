@@ -1,10 +1,10 @@
-"""A thread that runs a line of Python in another process, begun by ptrace without a debugger.
-Linux on x86_64.
+"""A thread that runs a line of Python in another process.
 
-Only the main thread is stopped, for milliseconds: it makes one system call for a page of memory,
-and one call of ``pthread_create``.  All of its registers are then written back, and the kernel
-begins the call again in which it had stood.  The new thread does the rest, so nobody waits where it
-gets no GIL.  All other threads run on.
+It is begun by ptrace without a debugger, on Linux on x86_64.  Only the main thread is stopped, for
+milliseconds: it makes one system call for a page of memory, and one call of ``pthread_create``.
+All of its registers are then written back, and the kernel begins the call again in which it had
+stood.  The new thread does the rest, so nobody waits where it gets no GIL.  All other threads run
+on.
 
 Registers of vectors and matrices are kept as one block whose size the kernel says: gdb before 14
 knows no block as large as that of a processor with AMX, which is why its calls fail there.  The
@@ -114,12 +114,11 @@ class _Ended(Exception):
 
 
 def begin(pid, line):
-    """Begin a thread in a process that runs a line of Python.
+    """Begin a thread in a process that runs a line of Python; raises ThreadRefused.
 
-    It does not wait for it; raises ThreadRefused.
-
-    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its
-    child: that it has stopped is said to one of them alone.
+    It does not wait for that thread.  Nobody else of this process may wait for the other process
+    meanwhile, as a parent does that polls its child: that it has stopped is said to one of them
+    alone.
     """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise ThreadRefused("it knows only Linux on x86_64")
@@ -176,8 +175,9 @@ def _library_of(mapped, function):
 
 
 def _ignores_traps(pid):
-    """Whether SIGTRAP is ignored, in which case the kernel would reset what the process has said of
-    it.
+    """Whether SIGTRAP is ignored.
+
+    The kernel would then reset what the process has said of it.
     """
     for row in processes.read_text("/proc/%d/status" % pid).splitlines():
         if row.startswith("SigIgn:"):
@@ -208,9 +208,9 @@ def _uninterruptible(pid):
 
 
 def entry_code(functions, text):
-    """What the new thread runs: the line of Python at address `text`, with the GIL.
+    """What the new thread runs: the Python at address `text`, with the GIL.
 
-    Then it is gone.
+    After that the thread ends.
     """
 
     def call(name):
@@ -276,9 +276,8 @@ class _Tracee:
     def _wait(self, seconds):
         """Whether it stops within so many seconds.
 
-        At a signal, which is kept to be delivered, or because we asked.
-
-        With all other threads (`halted`) where somebody stops the process.
+        It stops at a signal, which is kept to be delivered, or because we asked.  Where somebody
+        stops the whole process (`halted`), it stops with all other threads.
         """
         until = time.monotonic() + seconds
         while True:
@@ -317,9 +316,8 @@ class _Tracee:
     def stop_outside(self, start, end):
         """Stop it where it runs no code of these addresses.
 
-        In the C library it may hold a lock that a call takes.
-
-        Where it waits in a system call it may stand there.
+        In the C library it may hold a lock that a call takes.  Where it waits in a system call it
+        may stand there.
         """
         for _ in range(PLACE_TRIES):
             self._stop()
@@ -364,8 +362,8 @@ class _Tracee:
     def run(self, system_call, functions, text):
         """Call pthread_create for a thread that runs this text of Python.
 
-        system_call: the address of such an instruction.  The page of the new thread stays when that
-        has ended.
+        `system_call` is the address of such an instruction.  The page of the new thread stays when
+        that has ended.
         """
         # the new thread takes them over, so it is never the one that a signal interrupts
         mask = ctypes.c_uint64(BLOCKED)

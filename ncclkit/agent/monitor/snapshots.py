@@ -1,10 +1,10 @@
-"""What the ranks of a job that we did not start do, at a few moments: Python stacks and counters,
-then native frames.
+"""What ranks of a job that we did not start do.
 
-No process is stopped for a snapshot as long as py-spy can read it so; one that changes its stack
-during each of three readings is held for some milliseconds.  A rank that stands at one place in all
-snapshots is read once more with its native frames, for which it is paused for some tenths of a
-second; there it loses nothing.
+It reads, at a few moments, Python stacks and counters, then native frames.  No process is stopped
+for a snapshot as long as py-spy can read it so; one that changes its stack during each of three
+readings is held for some milliseconds.  A rank that stands at one place in all snapshots is read
+once more with its native frames, for which it is paused for some tenths of a second; there it loses
+nothing.
 """
 
 import os
@@ -112,7 +112,7 @@ class Snapshots:
     def follow(self, seconds):
         """Return as soon as a rank has ended, or has stood still.
 
-        It stood in one place for so long without once being switched to.
+        It stood still if it was in one place for so long without once being switched to.
         """
         pause = seconds / STANDSTILL
         stood = dict.fromkeys(self.ranks, 0)
@@ -134,7 +134,7 @@ class Snapshots:
     def standing(self):
         """Ranks that every snapshot shows at one place.
 
-        In a hang, or in a long step.
+        They are in a hang, or in a long step.
         """
         return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
 
@@ -154,11 +154,10 @@ class Snapshots:
         return any(one != read[0] for one in read)
 
     def stationary(self):
-        """Ranks that every snapshot shows at one place.
+        """Ranks that every snapshot shows at one place and that may be paused.
 
-        None where most ranks make steps, as such a job is not paused.
-
-        Two snapshots may meet a healthy job in the same call of two steps.
+        There are none where most ranks make steps, as such a job is not paused: two snapshots may
+        meet a healthy job in the same call of two steps.
         """
         places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
         steps = [
@@ -196,9 +195,9 @@ class Snapshots:
         )
 
     def row(self, rank, until):
-        """(what is known of one rank, its program and its output, why not more).
+        """What is known of one rank, and why not more.
 
-        Until this moment.
+        It tells also its program and its output.  Nothing is asked after the moment `until`.
         """
         if rank in self.details:
             return self.details[rank], ""
@@ -253,9 +252,9 @@ def main_thread(text):
 
 
 def without_locals(said):
-    """(what py-spy prints less all variables, whole numbers of the main thread).
+    """What py-spy prints less all variables, and whole numbers of the main thread.
 
-    The numbers as (frame, its whole numbers by name).
+    The numbers come as (frame, its whole numbers by name).
     """
     kept, frames, is_main = [], [], False  # type: ignore[var-annotated]
     for line in said.split("\n"):
@@ -274,7 +273,7 @@ def without_locals(said):
 def steps(texts, frames):
     """{name: number} of what counts steps in a stack.
 
-    Variables of loops around its lines and such as `STEP`.
+    These are the variables of loops around its lines, and such as `STEP`.
     """
     found = {}  # type: dict[str, int]
     for frame, numbers in reversed(frames):
@@ -290,7 +289,7 @@ def steps(texts, frames):
 def find_tool(name):
     """The path of a program beside the interpreter, or handed over, or on PATH.
 
-    None, and where it was looked for.
+    Where there is none it is None, with the places where it was looked for.
     """
     handed = os.environ.get(TOOLS[name], "")
     places = [
@@ -304,7 +303,7 @@ def find_tool(name):
 def python_stack(rank, pid, until, numbers=False):
     """(what py-spy prints, why there is nothing).
 
-    With variables where `numbers` are wanted and it can.
+    Variables are printed where `numbers` are wanted and py-spy can.
     """
     program, places = find_tool("py-spy")
     if program is None:
@@ -322,10 +321,10 @@ def python_stack(rank, pid, until, numbers=False):
 
 
 def native_stack(rank, pid, seconds, peers=False):
-    """(all threads with native frames, by pystack or else by py-spy, why there are none).
+    """(all threads with native frames, why there are none).
 
-    peers: also whom a send or a receive is for, by the arguments of torch's functions; no other
-    value is kept.
+    They come from pystack or else from py-spy.  `peers`: also tell whom a send or a receive is for,
+    by the arguments of torch's functions; no other value is kept.
     """
     # its threads have other numbers here, and a reader might pause a stranger
     if processes.is_contained(pid):
@@ -391,9 +390,9 @@ def _let_go(pid, before):
 
 
 def _is_stopped(pid):
-    """Whether a process is stopped, or will be as soon as it has a core.
+    """Whether a process is stopped, or about to be.
 
-    The signal to stop is pending.
+    It is about to be where the signal to stop is pending, until it has a core.
     """
     return processes.process_state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
 
@@ -411,10 +410,10 @@ LONGEST = 160
 
 
 def _short(text):
-    """What pystack prints, without threads that tell nothing, native frames below Python ones, and
-    values of variables.
+    """What pystack prints, without what tells nothing.
 
-    The peers of sends and receives are the values that stay.
+    Left out are threads that tell nothing, native frames below Python ones, and values of
+    variables.  The peers of sends and receives are the values that stay.
     """
     blocks = []  # type: list[list[str]]
     in_torch = False
@@ -467,9 +466,10 @@ def _bytes_moved(pid):
 
 
 def _gloo_wakes(pid):
-    """How often its threads that work on collectives over gloo were woken; None where it has none.
+    """How often its threads that work on collectives over gloo were woken.
 
-    They are woken for a collective, and by its end: not once in a hang.
+    They are woken for a collective, and by its end: not once in a hang.  None where it has no such
+    threads.
     """
     found = []
     for task in _tasks(pid):
@@ -492,7 +492,7 @@ def _tasks(pid):
 def wakeups_per_second(rows):
     """How often a second the main thread was woken.
 
-    Between the first `counters` and the last.
+    The rate is that between the first `counters` and the last.
     """
     known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
@@ -501,10 +501,10 @@ def wakeups_per_second(rows):
 
 
 def was_woken(rows):
-    """Whether the wait of a main thread ended between the first `counters` and the last.
+    """Whether a main thread's wait ended between the first and last `counters`.
 
-    One that sleeps until its peers have come is not woken before: over gloo not once in a hang.
-    One that spins may be switched off its core now and then.
+    A thread that sleeps until its peers have come is not woken before: over gloo not once in a
+    hang.  One that spins may be switched off its core now and then.
     """
     ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
     spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])
@@ -514,7 +514,7 @@ def was_woken(rows):
 def _file(pid, call):
     """The file, pipe or socket of the call that the main thread waits in.
 
-    "" where it waits in none.
+    It is "" where the thread waits in none.
     """
     if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
         return ""
@@ -525,11 +525,10 @@ def _file(pid, call):
 
 
 def output_file(printed):
-    """Where a process prints to, where that is a file: {file, quiet.
+    """Where a process prints to, where that is a file.
 
-    S since it was written, last line with a step}.
-
-    printed: what `as_owner.read_named_files` found there.
+    It is {file, quiet (seconds since it was written), last line with a step}. `printed` is what
+    `as_owner.read_named_files` found there.
     """
     if not printed:
         return {}
@@ -587,7 +586,7 @@ MOST_RANKS = 1024
 def expected_ranks(pids):
     """The ranks that the launcher has started on this host; [] if unknown.
 
-    As the environment of its processes says.
+    The environment of its processes says which.
     """
     found = set()  # type: set[int]
     for pid in pids:

@@ -1,11 +1,10 @@
 """Measures the training steps of a script from outside.
 
-`ncclkit step` puts this file before it as ``sitecustomize``.
-
-It runs in the user's training interpreter and needs nothing but torch.  When the script imports
-torch, it wraps what takes a step's time: a data loader's next batch, collectives and their waits,
-checkpoints.  An optimizer's step ends a training step.  A thread looks where the main thread stands
-and thereby sees the rest: which line of the script calls what.  After some tens of steps it writes
+`ncclkit step` puts this file before the script as ``sitecustomize``.  It runs in the user's
+training interpreter and needs nothing but torch.  When the script imports torch, it wraps what
+takes a step's time: a data loader's next batch, collectives and their waits, checkpoints.  An
+optimizer's step ends a training step.  A thread looks where the main thread stands and thereby sees
+the rest: which line of the script calls what.  After some tens of steps it writes
 ``steps_rank<N>.json`` and ends the script.  In half of the steps only begin and end are noted: the
 difference is what the measuring itself costs.
 """
@@ -127,7 +126,7 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         """The spec that the others find, of a module that is waited for.
 
-        None for all others.
+        It is None for all others.
         """
         then = self.wanted.pop(name, None)
         # of this name we have nothing to say any more
@@ -225,7 +224,7 @@ class Steps:
     def timed(self, kind, call, name=""):
         """The function, whose time in the main thread is kept while steps are measured.
 
-        What it calls is part of it.
+        What the function calls is part of that time.
         """
 
         @functools.wraps(call)
@@ -337,7 +336,7 @@ class Steps:
     def parallel(self, init):
         """DDP's constructor, with the buckets that are to be tried.
 
-        Its own clock then runs in every step.
+        DDP's own clock then runs in every step.
         """
 
         @functools.wraps(init)
@@ -370,7 +369,7 @@ class Steps:
     def after(self, optimizer, *_):
         """End the step, where this is the optimizer that ended the first one.
 
-        After the last step end the script.
+        After the last step the script is ended.
         """
         self.depth -= 1
         if self.depth or (self.owner or id(optimizer)) != id(optimizer) or self.written:
@@ -524,9 +523,9 @@ class Steps:
         return self.spots[key][0], phase
 
     def phase_of(self, code, names):
-        """What a function of a library does, by `PHASES`; empty where that is not known.
+        """What a function of a library does, by `PHASES`; empty if unknown.
 
-        names: the globals that it sees.
+        `names` are the globals that the function sees.
         """
         key = code.co_filename, code.co_name
         known = self.phases.get(key)
@@ -549,9 +548,9 @@ class Steps:
         return self.owned[path]
 
     def training_loop(self, frame):
-        """The user's function that trains, or that has a framework train; False where it is hidden.
+        """The user's function that trains, or that has a framework train.
 
-        frame: of the first optimizer's step.
+        It is False where that is hidden.  `frame` is that of the first optimizer's step.
         """
         while frame is not None and not self.is_own(frame.f_code.co_filename):
             # accelerate only wraps the optimizer
@@ -571,7 +570,7 @@ class Steps:
     def place(self, frame):
         """The line of the script that a frame belongs to.
 
-        The innermost one outside of installed packages.
+        It is the innermost one outside of installed packages.
         """
         own = self.own_frame(frame)
         if own is None:
@@ -584,7 +583,7 @@ class Steps:
     def profiled(self, last):
         """Whether torch's profiler still needs steps.
 
-        It takes some of their own, where asked for or GPUs compute.
+        It takes some steps of its own, where it is asked for or GPUs compute.
         """
         count = self.options.get("trace", 0) or (6 if self.torch.cuda.is_initialized() else 0)
         if not count:
@@ -742,8 +741,8 @@ def line_of(code, line):
 def called_at(code, at):
     """Name of the function that an instruction calls, such as ``loss.item``.
 
-    ``bool`` where it asks whether something is true; empty where it calls nothing, or that is not
-    known.
+    It is ``bool`` where the instruction asks whether something is true, and empty where it calls
+    nothing, or that is not known.
     """
     positions = getattr(code, "co_positions", None)
     if positions is None:  # before Python 3.11 only a line's only call is known

@@ -1,10 +1,9 @@
-"""Telemetry: what the host, its GPUs and the ranks did while a job ran, once a second, one line of
-JSON each.
+"""Telemetry: what host, GPUs and ranks did while a job ran.
 
-What people use ``nvidia-smi`` and ``htop`` for, recorded during the run, so that a peak of memory
-or a clock that fell can be compared with the phases afterwards.  The guard takes the samples of a
-run of ours, `sample_running_job` those of a job that somebody attached to; a sample never waits,
-and no process is signalled or stopped.
+It is one line of JSON each second: what people use ``nvidia-smi`` and ``htop`` for, recorded during
+the run, so that a peak of memory or a clock that fell can be compared with the phases afterwards.
+The guard takes the samples of a run of ours, `sample_running_job` those of a job that somebody
+attached to; a sample never waits, and no process is signalled or stopped.
 """
 
 import json
@@ -55,9 +54,10 @@ class Sampler:
     """Appends samples to a file; `take` one each second, and `close` it at last."""
 
     def __init__(self, path, find=None, gpus=None):
-        """Find: gives {rank: pid} (default: the ranks among our descendants).
+        """Open the file for samples.
 
-        Gpus: {rank: GPU} as far as known.
+        `find` gives {rank: pid} (default: the ranks among our descendants); `gpus` is {rank: GPU}
+        as far as known.
         """
         self.path, self.host = path, socket.gethostname()
         self.find = find or (
@@ -104,8 +104,9 @@ class Sampler:
                 self.gpus[row[0]] = row[1:]
 
     def _others(self):
-        """What processes that are none of ours use, where this run has a tree of its own: cores,
-        and GPUs.
+        """What processes that are none of ours use: cores, and GPUs.
+
+        It is told where this run has a tree of its own.
         """
         if self.others is None or self.apps is None:
             return {}
@@ -128,8 +129,9 @@ class Sampler:
         return now
 
     def _host(self):
-        """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the
-        last sample.
+        """Figures of the host since the last sample.
+
+        They are CPU in %, memory and swap in bytes, pressure in %, and traffic in bytes per second.
         """
         cpu = _cpu_ticks()
         net = _traffic_counts()
@@ -153,8 +155,9 @@ class Sampler:
         return sample
 
     def _ranks(self):
-        """Of each rank the memory of its process in bytes, its utilization, and the CPU scheduling
-        of its processes.
+        """Of each rank its process's memory in bytes, utilization and CPU scheduling.
+
+        The scheduling is that of all processes of the rank.
         """
         if self.taken % AGAIN == 0:
             self.families = processes.families(self.find())
@@ -217,7 +220,7 @@ class SmiListener:
 class OtherCores:
     """Cores that processes use which are none of ours.
 
-    As a rate since the last sample.
+    It is a rate since the last sample.
     """
 
     def __init__(self):
@@ -226,10 +229,8 @@ class OtherCores:
     def take(self, family):
         """How many cores others used since the last time.
 
-        None the first time, and where the kernel does not tell.
-
-        Interrupts count for nobody: those that our own traffic causes are not in our processes'
-        times.
+        It is None the first time, and where the kernel does not tell.  Interrupts count for nobody:
+        those that our own traffic causes are not in our processes' times.
         """
         total = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0]
         # user, nice and system: what follows in the line is no process's time
@@ -261,7 +262,7 @@ def _ticks_of_process(pid):
 def sample_running_job(path, ranks, until):
     """Sample a job that ncclkit did not start, once a second.
 
-    Until `until` is set or all its ranks have ended.
+    It goes on until `until` is set or all ranks of the job have ended.
     """
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
@@ -277,7 +278,7 @@ def sample_running_job(path, ranks, until):
 def gpus_of(ranks):
     """{rank: GPU on which its process computes}, as nvidia-smi says.
 
-    In a container it may know nothing.
+    In a container nvidia-smi may know nothing.
     """
     index = dict(_rows_of_command(BUSES))
     used = {pid: index[bus] for pid, bus in _rows_of_command(APPS) if bus in index}
@@ -327,9 +328,9 @@ def _numbers_of_table(path):
 
 
 def _pressure_share(name):
-    """Share of the last 10 s in which some task waited for it, in %.
+    """Percentage of the last 10 s in which some task waited for it.
 
-    None where the kernel does not tell.
+    It is None where the kernel does not tell.
     """
     text = processes.read_text("/proc/pressure/" + name).partition("avg10=")[2]
     if text:

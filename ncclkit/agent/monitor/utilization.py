@@ -1,10 +1,8 @@
 """How busy the process of each rank is.
 
-Its CPU time, state and TCP traffic, and how long it waited for a core.
-
-In a hang one rank differs from all others: it computes while they wait, or sleeps while they spin.
-That can be seen from outside, without stopping or signalling anybody, also where no stack may be
-read.
+It tells CPU time, state and TCP traffic, and how long the process waited for a core.  In a hang one
+rank differs from all others: it computes while they wait, or sleeps while they spin.  That can be
+seen from outside, without stopping or signalling anybody, also where no stack may be read.
 """
 
 import os
@@ -28,13 +26,12 @@ class Utilization:
         self.asked = 0.0
 
     def take(self, ranks):
-        """{rank: ``state`` (as in ps), ``cpu``, ``main`` (both %), ``sent`` and ``received``
-        (bytes/s)}.
+        """{rank: its state as in ps, and its rates of CPU time and traffic}.
 
-        ``cpu`` is of a core, all threads together; ``main`` the share of time in which the main
-        thread had something to do: it ran, or waited for a core, so that a crowded host does not
-        look idle.  ranks: {rank: pid}.  Rates are missing where there is no sample before, or the
-        kernel does not tell.
+        ``cpu`` is the percentage of a core, all threads together; ``main`` that of the time in
+        which the main thread had something to do: it ran, or waited for a core, so that a crowded
+        host does not look idle.  ``sent`` and ``received`` are bytes a second.  `ranks` is {rank:
+        pid}.  Rates are missing where there is no sample before, or the kernel does not tell.
         """
         found = {}
         for rank, pid in ranks.items():
@@ -80,7 +77,7 @@ class Utilization:
 def seconds_runnable(pid):
     """Seconds that the main thread of a process ran, or waited for a core.
 
-    None when it is gone.
+    It is None when the process is gone.
     """
     times = processes.read_text("/proc/%d/schedstat" % pid).split()
     if len(times) > 1:
@@ -97,10 +94,9 @@ SECOND = 1e9
 class Scheduling:
     """CPU scheduling of each rank since the run began, summed over its processes.
 
-    What they did before is included.
-
-    A rank's family is its process and what that started, data-loader workers above all.  More of
-    them than cores means that one waits at every moment, and the rank itself is one of them.
+    What they did before is included.  A rank's family is its process and what that started,
+    data-loader workers above all.  More of them than cores means that one waits at every moment,
+    and the rank itself is one of them.
     """
 
     def __init__(self):
@@ -110,11 +106,10 @@ class Scheduling:
     def take(self, families):
         """{rank: what the scheduler counted of its processes}.
 
-        [most processes at once, cores they may use, s run, s in a run queue, involuntary context
-        switches].
-
-        families: {rank: its process, then all others}.  Of each process its main thread is counted,
-        which is the one that loads data.  Ranks that the kernel shows nothing about are left out.
+        It is [most processes at once, cores they may use, s run, s in a run queue, involuntary
+        context switches].  `families` is {rank: its process, then all others}.  Of each process its
+        main thread is counted, which is the one that loads data.  Ranks that the kernel shows
+        nothing about are left out.
         """
         for rank, pids in families.items():
             counted = {pid: found for pid in pids if (found := _scheduling_counts(pid))}
@@ -134,8 +129,9 @@ class Scheduling:
 
 
 def _scheduling_counts(pid):
-    """(s run, s waited for a core, times taken off it) of a process's main thread; None where it
-    cannot be read.
+    """What a process's main thread did: (s run, s waited, times taken off).
+
+    It waited for a core, and was taken off that.  None where it cannot be read.
     """
     times = processes.read_text("/proc/%d/schedstat" % pid).split()
     status = (
@@ -174,12 +170,10 @@ PATIENCE = 0.5
 
 
 def traffic():
-    """{inode of a TCP socket: (bytes sent, bytes received)}, as the kernel counts (sock_diag).
+    """{inode of a TCP socket: (bytes sent, bytes received)}, by the kernel's count.
 
-    None where it does not.
-
-    Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is
-    left out, never zero.
+    None where the kernel does not count (sock_diag).  Only sockets of our own network namespace are
+    seen, and RDMA passes by: what is not known is left out, never zero.
     """
     known = _tcp_sockets()
     if known is None:
@@ -188,10 +182,10 @@ def traffic():
 
 
 def seconds_without_traffic(pids):
-    """{process: seconds since its TCP connections last received anything}, without those to the
-    job's store.
+    """{process: seconds since its TCP connections last received anything}.
 
-    A process without such a connection is left out, as is every one where the kernel does not tell.
+    Those to the job's store do not count.  A process without such a connection is left out, as is
+    every one where the kernel does not tell.
     """
     known = _tcp_sockets() or {}
     found = {}
@@ -208,7 +202,7 @@ def seconds_without_traffic(pids):
 def inodes(pid):
     """Inodes of the sockets that a process holds.
 
-    None where it has ended, or belongs to somebody else.
+    It is None where the process has ended, or belongs to somebody else.
     """
     return [
         int(target[8:-1])
@@ -220,7 +214,7 @@ def inodes(pid):
 def _tcp_sockets():
     """{inode: (ports, ``tcp_info``)} of all connected TCP sockets.
 
-    None where the kernel refuses, or is silent.
+    It is None where the kernel refuses, or is silent.
     """
     found = {}  # type: dict[int, tuple[tuple[int, int], bytes]]
     try:

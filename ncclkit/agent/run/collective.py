@@ -1,12 +1,13 @@
-"""What each rank of the live test executes: checked and timed collectives, size after size.
+"""What each rank of the live test executes: checked and timed collectives.
 
-Method: warm-up calls, then `repeats` batches of back-to-back calls; a batch is timed with device
-events (NCCL) or the clock (gloo); the figure of a size is the median over the batches, averaged
-over the ranks, as nccl-tests does with -a 1. Batches follow each other without a pause, and one
-before them does not count: in it the ranks that leave the barrier early wait for those that Python
-lets go some ten microseconds later. Single calls are timed in a short phase of their own, each
-between two events or looks at the clock, which would spoil the batches: their p99 is what a step
-meets now and then. Every size is first checked with values that differ by rank and by position.
+It goes from size to size.  The method is warm-up calls, then `repeats` batches of back-to-back
+calls; a batch is timed with device events (NCCL) or the clock (gloo); the figure of a size is the
+median over the batches, averaged over the ranks, as nccl-tests does with -a 1.  Batches follow each
+other without a pause, and one before them does not count: in it the ranks that leave the barrier
+early wait for those that Python lets go some ten microseconds later.  Single calls are timed in a
+short phase of their own, each between two events or looks at the clock, which would spoil the
+batches: their p99 is what a step meets now and then.  Every size is first checked with values that
+differ by rank and by position.
 """
 
 import argparse
@@ -33,10 +34,8 @@ launch anyway."""
 def main(argv, job=Job, add=add_job_options):
     """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``.
 
-    Exit status 0, or 1 after an error.
-
-    job: the class of the job, whose options `add` adds to a parser; the lab brings its own, which
-    can be broken.
+    Returns exit status 0, or 1 after an error.  `job` is the class of the job, whose options `add`
+    adds to a parser; the lab brings its own, which can be broken.
     """
     options = _parse_options(argv, add)
     return crash_handler.run_rank(options.folder, lambda rank: _run_collectives(options, rank, job))
@@ -45,7 +44,7 @@ def main(argv, job=Job, add=add_job_options):
 def options(add):
     """A parser of what is measured.
 
-    Collectives, data type, sizes, repeats; `add` adds the options of the job.
+    That is collectives, data type, sizes and repeats; `add` adds the options of the job.
     """
     parser = argparse.ArgumentParser(prog="collective")
     add(parser)
@@ -136,10 +135,10 @@ def nccl_version(torch, backend):
 def measure_operation(torch, operation, repeats):
     """Check and time one `Operation`; the same dict on every rank.
 
-    Keys: time_us (median over batches), spread ((p90 - p10) / median of batches), wrong (elements),
-    repeats, calls (per batch), p99_us over so many `singles`, single calls (of fewer than 100 it is
-    the slowest), and graph_us (median of a replayed CUDA graph; None on the CPU and for large
-    messages).
+    Its keys are time_us (median over batches), spread ((p90 - p10) / median of batches), wrong
+    (elements), repeats, calls (per batch), p99_us over so many `singles`, single calls (of fewer
+    than 100 it is the slowest), and graph_us (median of a replayed CUDA graph; None on the CPU and
+    for large messages).
     """
     dist, device = operation.dist, operation.sendbuff.device
     wrong = operation.check()
@@ -181,7 +180,7 @@ def measure_operation(torch, operation, repeats):
 def calls_that_fit(torch, operation, seconds, once, least, most):
     """How many calls of about `once` seconds fit.
 
-    The same number on every rank, or they would wait for each other.
+    It is the same number on every rank, or they would wait for each other.
     """
     slowest = torch.tensor([once], dtype=torch.float64, device=operation.sendbuff.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
@@ -203,7 +202,7 @@ def cuda_graph_of(torch, operation):
 def time_laps(torch, operation, call, calls, laps):
     """Seconds of each of `laps` laps on this rank; a lap is `calls` calls.
 
-    After a first one that does not count.
+    A first lap does not count.
     """
     device = operation.sendbuff.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
@@ -223,7 +222,7 @@ def time_laps(torch, operation, call, calls, laps):
 def timestamp(torch, device):
     """This moment, by the clock of the calls.
 
-    On a GPU an event in the stream of the calls, else the clock.
+    On a GPU it is an event in the stream of the calls, else the clock.
     """
     if device.type != "cuda":
         return time.perf_counter()

@@ -1,10 +1,9 @@
 """The crash handler of a rank: armed first, read after the crash.
 
-Moves the rank's output to ``rank<N>.log`` (wire records keep the original
-standard output), makes the rank die with its launcher, and answers SIGUSR1 and
-SIGTERM with its stacks and its Flight Recorder, even while the main thread is
-stuck inside a C++ wait: the signal number arrives through `set_wakeup_fd`, and
-a thread that holds nothing does the writing.
+It moves the rank's output to ``rank<N>.log`` (wire records keep the original standard output),
+makes the rank die with its launcher, and answers SIGUSR1 and SIGTERM with its stacks and its Flight
+Recorder, even while the main thread is stuck inside a C++ wait: the signal number arrives through
+`set_wakeup_fd`, and a thread that holds nothing does the writing.
 """
 
 import atexit
@@ -28,9 +27,8 @@ on them."""
 def run_rank(folder, work):
     """Run `work(rank)` under the crash handler, and end this process.
 
-    Start and end are reported as records.
-
-    Before an error goes on, the Flight Recorder is kept.
+    Start and end are reported as records.  After an error the Flight Recorder is kept before the
+    error goes on.
     """
     rank = int(os.environ["RANK"])
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -160,7 +158,7 @@ def _answer_signals(reader, folder, rank):
 def write_stacks(folder, rank):
     """Write the stacks of all threads to ``stacks_rank<N>.txt``.
 
-    The first word, kept, is the one that counts.
+    A file that is there already is kept, as the first one counts.
     """
     path = os.path.join(folder, "stacks_rank%d.txt" % rank)
     if os.path.exists(path):
@@ -176,8 +174,9 @@ def write_stacks(folder, rank):
 
 
 def write_flight(folder, rank):
-    """Write this rank's Flight Recorder to ``fr_rank_<N>`` unless torch has already written it
-    there.
+    """Write this rank's Flight Recorder to ``fr_rank_<N>``.
+
+    Where torch has already written it there, it stays.
     """
     path = os.path.join(folder, "fr_rank_%d" % rank)
     torch = sys.modules.get("torch")
@@ -195,7 +194,10 @@ def write_flight(folder, rank):
 
 
 def _dump_function(torch):
-    """torch's own dump function for the backend in use; None before the process group exists."""
+    """torch's own dump function for the backend in use.
+
+    It is None before the process group exists.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -1,10 +1,9 @@
 """The guard: runs one command, and leaves nothing of it behind.
 
-It is the adoptive parent of everything the command starts, so sessions of their
-own and double forks do not escape.  It ends the run at the deadline, when told
-to (a line ``cancel`` on standard input) and when standard input closes, which
-happens when the program that asked for the run dies, whatever killed it.
-Before it ends a run that hangs it collects the evidence.
+It is the adoptive parent of everything the command starts, so sessions of their own and double
+forks do not escape.  It ends the run at the deadline, when told to (a line ``cancel`` on standard
+input) and when standard input closes, which happens when the program that asked for the run dies,
+whatever killed it.  Before it ends a run that hangs it collects the evidence.
 """
 
 import contextlib
@@ -44,12 +43,11 @@ def main(argv):
 
 
 def run_guarded(folder, deadline, command, node=""):
-    """Run a command until it ends, its deadline (seconds) passes or our input closes.
+    """Run a command until it ends, its `deadline` passes or our input closes.
 
-    Then end whatever it started.
-
-    node: number of this node where every node has a guard of its own; it is then part of the record
-    and of the file name, and nobody listens on standard input.
+    Then end whatever it started.  `deadline` is in seconds; `node` is the number of this node where
+    every node has a guard of its own: it is then part of the record and of the file name, and
+    nobody listens on standard input.
     """
     processes.adopt_orphans()
     end = ExitStatus(folder, node)
@@ -115,10 +113,9 @@ def _child_signals():
 
 
 def _wait_for_command(pid, wakeup, listen, until, each_second):
-    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned",
-    None).
+    """("done", exit code) when the command ended, else (why it is to end, None).
 
-    each_second: called every second.
+    Why is "deadline", "cancelled" or "orphaned".  `each_second` is called every second.
     """
     while True:
         # signals come through a pipe: one that arrived between a look and a plain sleep would be
@@ -146,11 +143,9 @@ def _wait_for_command(pid, wakeup, listen, until, each_second):
 class FailureWatch:
     """Collects evidence of the surviving ranks after one has failed.
 
-    Some seconds after, before the launcher ends them.
-
-    A rank that hangs in native code answers no signal, but py-spy can read it as long as it is
-    there.  Not at once, as ranks that fail together are then busy with dying, and must not be asked
-    for their stacks.
+    It does so some seconds after, before the launcher ends them.  A rank that hangs in native code
+    answers no signal, but py-spy can read it as long as it is there.  It is not done at once, as
+    ranks that fail together are then busy with dying, and must not be asked for their stacks.
     """
 
     def __init__(self, folder, collect):
@@ -184,7 +179,7 @@ class FailureWatch:
 class ShmFiles:
     """The files in /dev/shm that processes of the run have held.
 
-    What they leave behind can so be removed.
+    By it what they leave behind can be removed.
     """
 
     def __init__(self):
@@ -213,7 +208,7 @@ def _collect_evidence(folder, node, shm):
 def hide_secrets(folder):
     """Take the secrets out of what the ranks wrote; returns what went wrong.
 
-    Now that nobody writes there any more.
+    It is called when nobody writes there any more.
     """
     problems = []  # type: list[str]
     left = LARGEST
@@ -251,7 +246,7 @@ def _deadline_came(folder):
 def _exit_code(pid):
     """Exit code of `pid` if it has ended (negative: killed by that signal).
 
-    Other ended children are collected too.
+    The status of other ended children is collected, too.
     """
     code = None
     try:

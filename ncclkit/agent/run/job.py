@@ -1,6 +1,6 @@
 """The job of one rank.
 
-Its process group, its device, its steps, and the hooks by which the lab breaks it.
+It is its process group, its device, its steps, and the hooks by which the lab breaks it.
 """
 
 import os

@@ -1,6 +1,6 @@
 """torchrun for ranks of one machine.
 
-As ``torchrun --standalone``, but nobody else can reach what they meet at.
+It is as ``torchrun --standalone``, but nobody else can reach what the ranks meet at.
 
 ``--standalone`` unpickles a state that lies in a store, and the store answers whoever reaches its
 port.  Here the rendezvous is static, which keeps no such state, and the store listens on loopback
@@ -16,9 +16,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def main(argv):
-    """``launch RANKS RESTARTS VERB …``: this agent's verb on every rank; torchrun's exit status.
+    """``launch RANKS RESTARTS VERB …``: this agent's verb on every rank.
 
-    ``--`` in place of the verb: what follows is somebody else's script, as torchrun takes it.
+    Returns torchrun's exit status.  Where ``--`` stands in place of the verb, what follows is
+    somebody else's script, as torchrun takes it.
     """
     from torch.distributed import run
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
@@ -60,11 +61,10 @@ def main(argv):
 
 
 def _emptied(rendezvous):
-    """Without what ranks have left that were ended.
+    """The store without what ranks left that were ended.
 
-    Those that are started again would call their addresses.
-
-    A torch whose store cannot tell its keys puts the number of the attempt before each.
+    Ranks that are started again would call their addresses.  A torch whose store cannot tell its
+    keys puts the number of the attempt before each.
     """
     store = rendezvous._store
     for key in store.list_keys() if hasattr(store, "list_keys") else ():

@@ -1,7 +1,8 @@
-"""One node's share of what a launcher starts on all: only here is the node's own number known.
+"""One node's share of what a launcher starts on all nodes.
 
-A node that does not see the case folder works in a private one; its records come over srun in any
-case, and then its files do, too, as one archive in short lines.
+Only here is the node's own number known.  A node that does not see the case folder works in a
+private one; its records come over srun in any case, and then its files do, too, as one archive in
+short lines.
 """
 
 import base64
@@ -32,7 +33,7 @@ PORTS = 8
 def main(argv):
     """Run what the first word says on this node; returns its exit status.
 
-    The words are see, ranks and facts.
+    The word is see, ranks or facts.
     """
     return {"see": _see_file, "ranks": _run_ranks, "facts": _send_facts}[argv[0]](
         node_number(), argv[1:]
@@ -67,7 +68,7 @@ def job_name():
 def _see_file(number, argv):
     """``see FILE SECONDS``: when this node sees a file that was written elsewhere.
 
-    The first one names free ports.
+    The first node also names free ports.
     """
     path = argv[0]
     begun = time.monotonic()
@@ -83,8 +84,9 @@ def _see_file(number, argv):
 
 
 def _free_ports():
-    """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever
-    asks for any.
+    """Ports of this host that nobody listens on.
+
+    They are outside of those that the kernel gives to whoever asks for any.
     """
     # jobs of several users on one host begin at different ports
     first = 20000 + zlib.crc32(job_name().encode()) % 8000
@@ -104,10 +106,9 @@ def _free_ports():
 def _run_ranks(number, argv):
     """``ranks RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT BLIND VERB …``.
 
-    This node's torchrun, guarded.
-
-    The node's guard collects the evidence of its own ranks, so its deadline comes before the one of
-    the whole run. BLIND: numbers of the nodes that do not see the folder, joined by commas.
+    Runs this node's torchrun, guarded.  The node's guard collects the evidence of its own ranks, so
+    its deadline comes before the one of the whole run.  BLIND is the numbers of the nodes that do
+    not see the folder, joined by commas.
     """
     folder, deadline, nodes, per_node, master, port, blind = argv[:7]
     wire.send("phase", phase="node", number=number)
@@ -154,7 +155,10 @@ def _send_facts(number, argv):
 
 @contextlib.contextmanager
 def _private_folder(number):
-    """A folder of this node's own; what lies in it at the end is sent, and the folder goes."""
+    """A folder of this node's own.
+
+    What lies in it at the end is sent, and the folder goes.
+    """
     place = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     try:
         yield place

@@ -1,8 +1,8 @@
-"""The collectives of the live test: what each rank gives, what it must get, how many bytes that is.
+"""The collectives of the live test: what each rank gives and must get.
 
-Every rank works out by itself what it must receive, so a wrong rank, a wrong order and a dropped
-chunk show as wrong elements.  Sizes are those of nccl-tests: S is the larger of what a rank sends
-and receives.
+It tells how many bytes that is, too.  Every rank works out by itself what it must receive, so a
+wrong rank, a wrong order and a dropped chunk show as wrong elements.  Sizes are those of
+nccl-tests: S is the larger of what a rank sends and receives.
 """
 
 NAMES = (
@@ -68,9 +68,9 @@ class Operation:
         )
 
     def call(self):
-        """The collective, once.
+        """Run the collective once.
 
-        On a GPU it is only enqueued. Returns what to wait for where it runs on its own.
+        On a GPU it is only enqueued.  Returns what to wait for where it runs on its own.
         """
         dist, name, async_op = self.dist, self.name, self.async_op
         # torch 2.13 renamed two of them
@@ -135,9 +135,9 @@ class Operation:
         return self.name in ("all_reduce", "reduce_scatter", "reduce")
 
     def check(self):
-        """Run it on values that differ by rank and position.
+        """How many elements are wrong on this rank.
 
-        Returns how many elements are wrong on this rank.
+        The collective is run on values that differ by rank and position.
         """
         self.sendbuff.copy_(self._given(self.rank))
         # what the last call left must not pass for the result of this one
@@ -150,11 +150,10 @@ class Operation:
         return int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
 
     def _weights(self):
-        """What each rank multiplies its values by in sums, and into how many groups the ranks are
-        split.
+        """What each rank multiplies its values by in sums, and the number of groups.
 
-        1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks and a narrow type
-        each place gets the values of one group only, so that every sum is exact.
+        The weights are 1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks
+        and a narrow type each place gets the values of one group only, so that every sum is exact.
         """
         limit = (1 << self.bits) - 1
         groups = -(-3 * self.ranks // limit)
@@ -168,8 +167,7 @@ class Operation:
         """What a rank gives.
 
         Element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight.
-
-        begin, end: the elements that are asked for; without them all.
+        `begin` and `end` bound the elements that are asked for; without them it is all.
         """
         place = self.torch.arange(
             begin, self.sendbuff.numel() if end is None else end, device=self.sendbuff.device

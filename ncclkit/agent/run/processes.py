@@ -26,11 +26,9 @@ def _prctl(option, value):
 
 
 def enter_network(pid):
-    """Move this thread to the network namespace of a process, where it has its own.
+    """Move this thread to the network namespace of a process.
 
-    Returns why not, "" on success.
-
-    That takes root.
+    A process without one of its own needs no move.  Returns why not, "" on success.  It takes root.
     """
     try:
         network = os.open("/proc/%d/ns/net" % pid, os.O_RDONLY)
@@ -54,7 +52,7 @@ def die_with_parent(parent=None):
 def adopt_orphans():
     """Make this process the new parent of every descendant that loses its own.
 
-    By setsid or a double fork.
+    A descendant may lose it by setsid or a double fork.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -93,9 +91,9 @@ def group(leader):
 
 
 def families(heads):
-    """{rank: [its process, then every descendant of that]} of {rank.
+    """{rank: [its process, then every descendant of that]}.
 
-    Pid}, by one look at the table of processes.
+    `heads` is {rank: pid}.  It looks at the table of processes once.
     """
     children = {}  # type: dict[int, list[int]]
     for pid, parent in parents().items():
@@ -109,9 +107,9 @@ def families(heads):
 
 
 def process_state(pid):
-    """One letter as in ps; empty when the process is gone.
+    """The state of a process in one letter as in ps.
 
-    R, S, D, T, Z …
+    The letter is R, S, D, T, Z …, or empty when the process is gone.
     """
     stat = read_text("/proc/%d/stat" % pid)
     if stat:
@@ -120,17 +118,14 @@ def process_state(pid):
 
 
 def is_alive(pid):
-    """False of a process that is gone, or only waits to be collected.
-
-    One that waits to be asked for its status.
-    """
+    """False of a process that is gone, or waits to be collected."""
     return process_state(pid) not in ("Z", "X", "")
 
 
 def read_text(path, limit=1 << 20):
     """Text of a small file, or "" when it cannot be read.
 
-    The process may just have ended.
+    It may be the file of a process that has just ended.
     """
     try:
         with open(path, "rb") as source:
@@ -140,7 +135,7 @@ def read_text(path, limit=1 << 20):
 
 
 def write_whole(path, data):
-    """Write text or bytes.
+    """Write text or bytes as one whole.
 
     Who reads the file meanwhile sees all of them or what was there before.
     """
@@ -163,7 +158,7 @@ def owner(pid):
 def may_read(pid):
     """False where the system forbids us to look into a process.
 
-    True also of one that has ended.
+    It is True also of a process that has ended.
     """
     try:
         os.readlink("/proc/%d/exe" % pid)
@@ -177,7 +172,7 @@ def may_read(pid):
 def is_contained(pid):
     """Whether a process is in another namespace of processes than we.
 
-    Seen from the host, one of a container.
+    Seen from the host, that is one of a container.
     """
     inside = _target("/proc/%d/ns/pid" % pid)
     ours = _target("/proc/self/ns/pid")
@@ -196,7 +191,7 @@ def has_capability(number):
 def targets_of_descriptors(pid):
     """The targets of a process's file descriptors.
 
-    None where it has ended, or belongs to another user.
+    It is None where the process has ended, or belongs to another user.
     """
     folder = "/proc/%d/fd" % pid
     try:
@@ -224,7 +219,7 @@ LARGEST_NUMBER = 1 << 30
 def number_of(variables, name):
     """A whole number in an environment, which anybody may have written.
 
-    None where there is no such one.
+    It is None where there is no such number.
     """
     text = variables.get(name, "")
     if re.fullmatch("[0-9]{1,10}", text) and int(text) < LARGEST_NUMBER:
@@ -248,7 +243,10 @@ job has a RANK."""
 
 
 def jobs_of_processes(pids):
-    """One {rank: pid} for each job that these processes belong to; see `ranks`."""
+    """One {rank: pid} for each job that these processes belong to.
+
+    See `ranks_of_processes`.
+    """
     groups = {}  # type: dict[tuple[str, ...], list[int]]
     for pid in pids:
         key = _job(pid)
@@ -261,7 +259,7 @@ def jobs_of_processes(pids):
 def of_job(pid):
     """All processes on this host of the job of this one.
 
-    A rank or a launcher: equal in the variables of a job.
+    `pid` is a rank or a launcher.  Processes of one job are equal in the variables of a job.
     """
     wanted = {_job(one) for one in [pid, *descendants(pid)]} - {None}
     return [one for one in parents() if _job(one) in wanted]
@@ -270,7 +268,8 @@ def of_job(pid):
 def of_slurm(job, step="", node=""):
     """All processes on this host of a Slurm job, by its number.
 
-    step: left out, as it is our own; node: of this node alone, where several are one host.
+    Those of `step` are left out, as it is our own.  With `node` they are of this node alone, where
+    several are one host.
     """
     found = []
     for pid in parents():
@@ -294,7 +293,7 @@ def _job(pid):
 def _tasks(pids):
     """Ranks that a scheduler started without a launcher of torch's.
 
-    Of what it started, the Python programs.
+    Of what it started, they are the Python programs.
     """
     programs = [pid for pid in pids if _runs_python(pid)]
     return next(
@@ -305,8 +304,8 @@ def _tasks(pids):
 def ranks_of_processes(pids, number="RANK"):
     """{rank: pid} for the processes that a launcher gave a RANK.
 
-    Of a rank's family the Python program that started first, as a shell or a container may be
-    around it; without one the process that started first.
+    Of a rank's family it is the Python program that started first, as a shell or a container may be
+    around it; without one it is the process that started first.
     """
     table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
@@ -326,7 +325,7 @@ def _runs_python(pid):
 def catches(pid, number):
     """True when the process has a handler for this signal.
 
-    Then sending it does not kill it.
+    Then sending the signal does not kill the process.
     """
     for line in read_text("/proc/%d/status" % pid).splitlines():
         if line.startswith("SigCgt:"):

@@ -47,9 +47,9 @@ SHARE = 2
 
 
 def main(argv):
-    """``resources NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it.
+    """``resources NEEDS``: take what is needed; sends a record for each thing.
 
-    A record for each.
+    NEEDS is JSON: thing (a key of `THINGS`) → what is needed of it.
     """
     needs = json.loads(argv[0])
     for what, need in needs.items():
@@ -135,7 +135,7 @@ def _read(path, missing):
 def _cgroups(controller, limits, used):
     """(limit, used) of each cgroup above this process that has a limit.
 
-    Names of version 2 and 1.
+    `limits` and `used` are names of version 2 and 1.
     """
 
     def number(folder, names):
@@ -168,8 +168,9 @@ def _memory_free():
 
 
 def _given_up(folder):
-    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1
-    gives two sums.
+    """Bytes of files that a cgroup counts as used, and gives up on demand.
+
+    It gives them up when memory is asked for.  Version 1 tells two sums.
     """
     sums = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
     if sums:
@@ -200,7 +201,7 @@ def memory(need, needs):
 def shared(need, report):
     """Allocate, map and write that many bytes of /dev/shm.
 
-    In a file that has no name any more.
+    They are in a file that has no name any more.
     """
     path = "/dev/shm/ncclkit-%s" % secrets.token_hex(8)
     try:
@@ -279,7 +280,7 @@ def port(need, needs):
 def names(need, needs):
     """Look up every name, and connect to this machine through its addresses.
 
-    "" is the own name.
+    The name "" stands for the machine's own name.
     """
     listener, said = _listening(0)
     for name in need:
@@ -333,9 +334,9 @@ def _is_own_address(address):
 
 
 def _listening(number):
-    """A process that listens on a port (0: any), and what it said of that.
+    """A process that listens on a port (0: any), and its report.
 
-    ``port``, or ``error``.
+    It says ``port``, or ``error``.
     """
 
     def work(report):
@@ -394,12 +395,10 @@ THINGS = {
 
 
 class Attempt:
-    """``work(report)`` in a child process.
+    """Runs ``work(report)`` in a child process.
 
-    The last value of each field that it reports is known here.
-
-    The child is killed by `end`, with this process, and by its own timeout, so nothing that it took
-    is kept.
+    The last value of each field that it reports is known here.  The child is killed by `end`, with
+    this process, and by its own timeout, so nothing that it took is kept.
     """
 
     def __init__(self, work, seconds):
@@ -413,9 +412,9 @@ class Attempt:
         os.close(writer)
 
     def await_(self, *fields):
-        """Read until a field is reported or the child ends; returns all reports.
+        """Read until one of these fields is reported; returns all reports.
 
-        Until one of these fields is reported, the child ends, or its time is over.
+        It also ends when the child does, or when its time is over.
         """
         while not any(field in self.reported for field in fields):
             left = max(0.0, self.until - time.monotonic())
@@ -451,7 +450,7 @@ class Attempt:
 def run_attempt(work, seconds):
     """The last value of each field that ``work(report)`` reported.
 
-    Before it ended, or before `seconds` were over.
+    It counts what was reported before the child ended, or before `seconds` were over.
     """
     attempt = Attempt(work, seconds)
     attempt.await_()
@@ -459,7 +458,10 @@ def run_attempt(work, seconds):
 
 
 def _child(work, writer, parent, seconds):
-    """Exit status of the child; an error that `work` did not foresee is reported like any other."""
+    """Exit status of the child.
+
+    An error that `work` did not foresee is reported like any other.
+    """
 
     def report(**fields):
         os.write(writer, json.dumps(fields).encode() + b"\n")

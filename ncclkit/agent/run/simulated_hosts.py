@@ -1,9 +1,9 @@
-"""Simulated hosts: namespaces of this machine, each with its own name, network, /etc/hosts and
-/sys, on one bridge.
+"""Simulated hosts: namespaces of this machine on one bridge.
 
-Nothing touches the machine's own network, and nothing has to be removed: the namespaces have no
-names, so the kernel takes them away with their last process, whatever ended it.  Root is not needed
-where the kernel lets a user have namespaces of his own.
+Each has its own name, network, /etc/hosts and /sys.  Nothing touches the machine's own network, and
+nothing has to be removed: the namespaces have no names, so the kernel takes them away with their
+last process, whatever ended it.  Root is not needed where the kernel lets a user have namespaces of
+his own.
 """
 
 import json
@@ -58,9 +58,9 @@ def main(argv):
 
 
 def _make_hosts(plan, hold=False):
-    """Make the switch and all hosts; {name.
+    """Make the switch and all hosts; returns {name: pid}.
 
-    Pid}.  With `hold` they wait, otherwise they run their commands.
+    With `hold` the hosts wait, otherwise they run their commands.
     """
     _own_namespaces()
     _run_ip("link", "set", "lo", "up")
@@ -175,7 +175,7 @@ def _become_host(plan, name, line):
 def _wait_for_links(until):
     """Wait until every link of this host is running.
 
-    The kernel notices that later, and NCCL passes over it so long.
+    The kernel notices that late, and NCCL passes over a link until then.
     """
     both = network.UP | network.RUNNING
     while idle := {

@@ -1,6 +1,8 @@
 """The stages of a staged test.
 
-Each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes.
+They are each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes. Who
+is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each result
+is sent the moment it is known, so of what hangs it is known which one was never told.
 
 Who is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each
 result is sent the moment it is known, so of what hangs it is known which one was never told.
@@ -32,13 +34,11 @@ MEET = 30.0
 
 
 def measure_group(torch, job, ranks, size, group=None):
-    """The same dict on all ranks of a group.
+    """Measure a group; the same dict on all its ranks.
 
-    Busbw (GB/s, None for one rank), latency_us, how many values are wrong.
-
-    Like the bandwidth of a pair, busbw is the best of some calls, on the rank that took longest.
-
-    group: their process group (default: the process's own one).
+    It holds busbw (GB/s, None for one rank), latency_us, and how many values are wrong.  Like the
+    bandwidth of a pair, busbw is the best of some calls, on the rank that took longest.  `group` is
+    their process group (default: the process's own one).
     """
     dist, device = job.dist, job.device
     base = (torch.arange(max(1, size // 4), device=device) % 251 + 1).to(torch.float32)
@@ -92,7 +92,10 @@ def send_result(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, p
 
 
 def spans(ranks):
-    """Ranks in few letters, as a line of the wire must not become long: ``0-3,8``."""
+    """Ranks in few letters, such as ``0-3,8``.
+
+    A line of the wire must not become long.
+    """
     runs = []  # type: list[list[int]]
     for rank in sorted(ranks):
         if runs and runs[-1][1] == rank - 1:
@@ -124,10 +127,9 @@ def ranks_of(text):
 def run_groups(torch, job, groups, size):
     """Run this rank in its group of `groups`, each a job of its own.
 
-    Groups are lists of ranks; a rank of no group does nothing.
-
-    A group that does not get through within the job's timeout says so; the process succeeds in any
-    case, as a launcher ends all ranks of a host when one of them fails.
+    Groups are lists of ranks; a rank of no group does nothing.  A group that does not get through
+    within the job's timeout says so; the process succeeds in any case, as a launcher ends all ranks
+    of a host when one of them fails.
     """
     limit = job.timeout
     ranks = next((group for group in groups if job.rank in group), None)
@@ -171,8 +173,9 @@ def _meet_ranks(store, rank, ranks):
 
 
 def _start_watchdog(job, ranks, size, store):
-    """A thread that speaks for this rank, and ends it, where it is still busy some seconds after
-    the time limit.
+    """Start a thread that reports and ends this rank where it is late.
+
+    It is late where it is still busy some seconds after the time limit.
     """
     seconds = job.timeout.total_seconds() + (0 if job.device.type == "cuda" else 3)
 
@@ -195,8 +198,9 @@ def _mark_over(store, rank):
 
 
 def _leave_groups(store, job, groups):
-    """The first rank may hold the store that the others need to find each other, so it
-    goes last.
+    """Leave the groups; the first rank goes last.
+
+    It may hold the store that the others need to find each other.
     """
     try:
         _mark_over(store, job.rank)
@@ -236,8 +240,8 @@ LIMIT = 20.0
 def run_stages(torch, job, largest, simulate_hosts):
     """Run all stages, on every rank of the job.
 
-    largest: bytes of the largest message of the collective to come;
-    simulate_hosts: as ranks of how many hosts those of one host count.
+    `largest` is the bytes of the largest message of the collective to come; `simulate_hosts` as
+    ranks of how many hosts those of one host count.
     """
     dist = job.dist
     rank = job.rank
@@ -300,7 +304,7 @@ def ranks_by_node(ranks, here, simulate_hosts):
 def rounds_within_nodes(nodes):
     """Rounds of disjoint pairs in which all ranks of each node meet.
 
-    All nodes at once.
+    All nodes do so at once.
     """
     found = []  # type: list[list[tuple[int, int]]]
     for node in nodes:
@@ -315,7 +319,7 @@ def rounds_within_nodes(nodes):
 def rounds_between_nodes(nodes):
     """Rounds in which every two nodes meet.
 
-    The ranks of the same place in both, all at once, each over its own NIC.
+    The ranks of the same place in both exchange all at once, each over its own NIC.
     """
     found = []
     for pairs in round_robin(len(nodes)):
@@ -330,7 +334,7 @@ def rounds_between_nodes(nodes):
 def groups_by_stage(nodes):
     """(stage, groups) of what works together at once.
 
-    Each node, two nodes, four …, then all ranks.
+    The groups are each node, two nodes, four …, then all ranks.
     """
     made = []
     if len(nodes) > 1 and any(len(node) > 1 for node in nodes):
@@ -353,7 +357,7 @@ def _ranks_of_nodes(nodes):
 def memory_bandwidth(torch, source):
     """Bandwidth of copies inside this rank's memory, and wrong bytes.
 
-    In GB/s read and written, the best of several.
+    The bandwidth is GB/s read and written, the best of several copies.
     """
 
     def copy_once():
@@ -376,11 +380,9 @@ def memory_bandwidth(torch, source):
 def measure_pair(torch, job, group, peer, values, size):
     """Latency and best bandwidth of one pair, both directions at once.
 
-    The lower rank sends the record.
-
-    values: 0 to 250 again and again; each rank sends `size` of them, from another one on.  The
-    best, as whoever else uses the cores disturbs some exchanges, and a link that is slow is slow in
-    all of them.
+    The lower rank sends the record.  `values` are 0 to 250 again and again; each rank sends `size`
+    of them, from another one on.  It is the best, as whoever else uses the cores disturbs some
+    exchanges, and a link that is slow is slow in all of them.
     """
     dist, device, rank = job.dist, job.device, job.rank
     given, wanted = (values[31 * one % PRIME :][:size].clone() for one in (rank, peer))
@@ -432,7 +434,7 @@ def measure_pair(torch, job, group, peer, values, size):
 def round_robin(count):
     """Rounds of disjoint pairs in which each two of `count` meet once.
 
-    The circle method of round-robin tournaments.
+    It is the circle method of round-robin tournaments.
     """
     # of an odd number one stands aside in each round: whoever meets the place that is added
     circle = list(range(count + count % 2))

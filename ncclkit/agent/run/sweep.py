@@ -1,11 +1,10 @@
 """What each rank of a sweep executes.
 
-Many settings in one job, each as a process group of its own, measured in turn.
-
-NCCL reads NCCL_ALGO, NCCL_PROTO and the channels of a communicator when that communicator is made,
-so a group for each setting costs a fraction of a second where a job of its own costs ten.  In every
-round all groups take their turn, in an order that is shuffled anew, so that drift of clocks, caches
-and neighbours hits all of them alike and rounds can be compared in pairs.  After the rounds that
+It is many settings in one job, each as a process group of its own, measured in turn. NCCL reads
+NCCL_ALGO, NCCL_PROTO and the channels of a communicator when that communicator is made, so a group
+for each setting costs a fraction of a second where a job of its own costs ten.  In every round all
+groups take their turn, in an order that is shuffled anew, so that drift of clocks, caches and
+neighbours hits all of them alike and rounds can be compared in pairs.  After the rounds that
 choose, other rounds decide: whoever looked best among many by chance does not look so twice.  What
 looked best is measured once more beside a matrix product, which wants the same SMs or cores, and in
 the step of a small model under DDP.
@@ -173,8 +172,9 @@ class RoundClock:
 
 
 def _measure_operation(torch, job, options, operation, groups, order, clock):
-    """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside
-    computation.
+    """Measure one collective in four kinds of rounds.
+
+    Rounds choose, look for the peak, decide, and run beside computation.
     """
     timer = timer_of(torch, job, operation, groups, order, clock)
     rank, controls = job.rank, options.controls
@@ -214,8 +214,9 @@ def _measure_operation(torch, job, options, operation, groups, order, clock):
 
 
 def _ratios_of_settings(times, controls):
-    """{setting: its time as a part of the default's}, the same on all ranks, as the times are those
-    of all of them.
+    """{setting: its time as a part of the default's}.
+
+    It is the same on all ranks, as the times are those of all of them.
     """
     usual = statistics.fmean(statistics.median(times[control]) for control in controls)
     return {
@@ -235,10 +236,9 @@ def _promising_settings(ratios, every):
 def coarse_to_fine(steps, measure):
     """{setting: ratio} of those steps that descent to the best one meets.
 
-    Coarse strides first, then finer.
-
-    Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not
-    measured. measure: [setting, …] → {setting: ratio}.
+    Strides are coarse first, then finer.  Bandwidth has one peak over the number of channels, so
+    what lies behind a worse neighbour is not measured. `measure` makes {setting: ratio} of
+    settings.
     """
     ratios, stride, at = {}, max(1, len(steps) // 4), len(steps) // 2
     while steps:
@@ -301,7 +301,10 @@ class Groups:
             wire.send("sweep.trying", setting=number)
 
     def _make(self, number, setting):
-        """Make a group and, by a first call, its communicator: whether every rank could."""
+        """Make a group and, by a first call, its communicator.
+
+        Returns whether every rank could.
+        """
         problem = ""
         with _variables(setting.get("env", {})):
             try:
@@ -342,7 +345,7 @@ class Groups:
     def all_succeeded(self, number, problem, kind="sweep.refused"):
         """Whether no rank had a problem with a setting.
 
-        The first one says which, in a record of this kind.
+        The first rank that had says which, in a record of this kind.
         """
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
@@ -355,8 +358,9 @@ class Groups:
 
 
 class _variables:
-    """Environment variables that are set inside a block, or taken away where they are None, also
-    for C.
+    """Environment variables that are set inside a block, also for C.
+
+    Those whose value is None are taken away.
     """
 
     def __init__(self, env):
@@ -403,7 +407,7 @@ def timer_of(torch, job, operation, groups, order, clock=None):
 
 
 def _supports(job, operation, groups, number):
-    """Check the values once.
+    """Whether a setting knows the collective; checks the values once.
 
     No algorithm of some settings knows every collective, which all ranks are told.
     """
@@ -428,11 +432,10 @@ def _call_on_group(operation, groups, number):
 
 
 def product_of(torch, job, operation, groups, numbers, order):
-    """The `Timer` of the collective beside a matrix product that takes about as long.
+    """The `Timer` of the collective beside a matrix product of about its time.
 
-    None where it cannot be.
-
-    Both run at once, so a setting that takes SMs or cores from the product pays for it here.
+    It is None where it cannot be.  Both run at once, so a setting that takes SMs or cores from the
+    product pays for it here.
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
@@ -463,7 +466,7 @@ def product_of(torch, job, operation, groups, numbers, order):
 def _slowest_seconds(torch, operation, call):
     """Seconds of a call on the slowest rank.
 
-    The same on all of them, or they would not go on alike.
+    It is the same on all ranks, or they would not go on alike.
     """
     own = statistics.median(collective.time_laps(torch, operation, call, 1, 5))
     slowest = torch.tensor([own], dtype=torch.float64, device=operation.sendbuff.device)
@@ -472,9 +475,9 @@ def _slowest_seconds(torch, operation, call):
 
 
 def step_of(torch, job, operation, groups, numbers, order):
-    """The `Timer` of a training step under DDP whose buckets are messages of this size.
+    """The `Timer` of a training step under DDP with buckets of this size.
 
-    None for other collectives.
+    It is None for other collectives than all_reduce.
     """
     if operation.name != "all_reduce" or operation.bytes < LEAST_STEP:
         return None
@@ -517,7 +520,7 @@ def step_of(torch, job, operation, groups, numbers, order):
 class Timer:
     """Calls of several settings, timed in turn.
 
-    Each `repeats` times, and each stands for `calls_per_replay` calls.
+    Each is called `repeats` times, and each call stands for `calls_per_replay` calls.
     """
 
     def __init__(self, torch, job, order, calls, repeats, calls_per_replay):
