@@ -1,6 +1,7 @@
 """What a collective should reach here.
 
-The factors of nccl-tests, an upper bound with its derivation, others' figures.
+It holds the factors of nccl-tests, an upper bound with its derivation, and figures that others
+measured.
 
 An expectation is an upper bound derived from facts of the host, never a guess: where a fact is
 missing, the value is None and the words say which one.  A reference is named only where the
@@ -93,10 +94,7 @@ def factor(op: str, ranks: int) -> float:
 
 
 def algbw(size: int, time_us: float) -> float:
-    """GB/s (1e9 bytes) of a call.
-
-    It moved a message of `size` bytes in `time_us` microseconds.
-    """
+    """GB/s (1e9 bytes) of a call that moved `size` bytes in `time_us` microseconds."""
     if time_us <= 0:
         raise NcclkitError(f"A time of {time_us} us gives no bandwidth; measure more repeats.")
     return size / time_us / 1e3
@@ -105,7 +103,7 @@ def algbw(size: int, time_us: float) -> float:
 def busbw(op: str, ranks: int, algbw: float) -> float | None:
     """algbw times `factor`, comparable to the speed of a link.
 
-    None where nothing crosses one (1 rank, a barrier).
+    It is None where nothing crosses a link (1 rank, a barrier).
     """
     share = factor(op, ranks)
     if ranks > 1 and share:
@@ -127,12 +125,11 @@ def expect(
     hosts: int = 1,
     simulate_hosts: int = 1,
 ) -> Expectation:
-    """The upper bound of busbw for large messages of `op`.
+    """The upper bound of busbw for large messages of `op` on `ranks` ranks.
 
-    On `ranks` ranks over `hosts` like hosts.
-
-    `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its
-    GPUs.  Raises NcclkitError for an unknown op or backend.
+    The ranks are spread over `hosts` like hosts, and `facts` are those of one host.  Each real host
+    stands for `simulate_hosts` hosts that share its GPUs.  Raises NcclkitError for an unknown op or
+    backend.
     """
     # what needs no bound comes first: without a link there is no fact of one to ask for
     if not factor(op, ranks) or ranks == 1:
@@ -220,7 +217,7 @@ def _bound_of_gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     """The GPUs of ranks 0, 1, ….
 
-    By CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, ….
+    They follow CUDA_VISIBLE_DEVICES where it lists numbers, else they are 0, 1, ….
     """
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
     numbers = whole_numbers(part.strip() for part in visible)
@@ -230,7 +227,10 @@ def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
 
 
 def _bound_of_nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
-    """`paths`: links of each GPU towards the others."""
+    """One host whose GPUs NVLink joins.
+
+    `paths` are the links of each GPU towards the others.
+    """
     found = links.nvlinks(known, paths)
     if not found.speed:
         model = str(known.get(f"gpu.{min(paths)}.model", ""))
@@ -282,7 +282,10 @@ def _bound_of_pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
 def _bound_of_network(
     op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]
 ) -> Expectation:
-    """Several hosts: all that a host can send, shared by the rings that pass through it once."""
+    """Several hosts: all that a host can send.
+
+    The rings that pass through it share that once.
+    """
     ports = []
     for port in known.get("net.rdma", []):
         if port.get("state") == "ACTIVE" and port.get("rate"):
@@ -374,7 +377,7 @@ def _bound_of_loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expecta
 def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
     """The slowest and the fastest window in which the stream was measured.
 
-    Twice its speed where nobody says.
+    Where nobody tells them, both are the speed of the stream.
     """
     said = known.get("net.loopback.interval")
     # facts may come from somebody else's file, so their form is looked at before they are divided
@@ -388,9 +391,9 @@ def _interval_of_stream(known: Mapping[str, Any], stream: float) -> tuple[float,
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
-    """The bound; none where others kept the measured host busy.
+    """The bound, or none where others kept the measured host busy.
 
-    Where it was measured on this host meanwhile.
+    It is a bound that was measured on this host meanwhile.
     """
     if busy and bound.limit == "loopback":
         return _no_bound(f"No reference: {busy}.")
@@ -450,9 +453,8 @@ REFERENCES = (
 def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Reference]:
     """What others measured with as many GPUs of a model, joined alike.
 
-    The model is spelled as ``gpu.0.model`` spells it.
-
-    nvls: the switch may add up; where it may not, systems that used it are no comparison.
+    The model is spelled as ``gpu.0.model`` spells it.  `nvls`: the switch may add up; where it may
+    not, systems that used it are no comparison.
     """
     # the driver writes "NVIDIA H100 80GB HBM3" and "NVIDIA A100-PCIE-40GB"
     words = set(re.split(r"[\s-]+", model.upper().replace("PCIE", "PCIe")))
@@ -488,7 +490,7 @@ class Judgement:
     def exceeds(self) -> bool:
         """Whether more was measured than the bound.
 
-        Then it is none, and says nothing of what was measured.
+        Then it is no bound, and says nothing of what was measured.
         """
         return self.ratio > ABOVE
 
@@ -496,7 +498,7 @@ class Judgement:
     def usual(self) -> float:
         """The share of the bound that is usual.
 
-        At the lower end of a measured one.
+        Of a measured bound it counts from the lower end.
         """
         value = self.bound.value or 1.0
         return self.bound.usual * (self.bound.least or value) / value
@@ -505,7 +507,7 @@ class Judgement:
     def least(self) -> float:
         """The share of the bound from which on it is normal.
 
-        Nearly what is usual, and what others reached.
+        It is nearly what is usual, and what others reached.
         """
         floor = min((ref.busbw for ref in self.references), default=0.0)
         # where even the slowest system of this kind reaches more than is usual, so should this one
@@ -531,7 +533,7 @@ class Judgement:
     def slow(self) -> bool:
         """Whether a large message is slower than it should be beyond doubt.
 
-        Half of what is usual, or less.
+        It is so at half of what is usual, or less.
         """
         # scaled, as what is usual differs: half of 40 % over loopback is not half of 80 % over
         # NVLink
@@ -541,7 +543,7 @@ class Judgement:
     def used_well(self) -> bool:
         """Whether nothing is left to gain.
 
-        A large message reaches what is usual of this path.
+        A large message then reaches what is usual of this path.
         """
         return self.large and self.normal and self.ratio >= self.usual
 
@@ -576,7 +578,7 @@ class Judgement:
     def _numbers(self) -> str:
         """``340.00 of at most 370.80 GB/s busbw = 92 % at 1 GiB``.
 
-        Of what exceeds its bound no share.
+        Of what exceeds its bound no share is told.
         """
         size = format_bytes(self.best.bytes)
         reached = f"{self.best.busbw:.2f}"
@@ -595,7 +597,7 @@ class Judgement:
     def warning(self) -> str:
         """A sentence where it is slower than it should be beyond doubt.
 
-        Empty where it is not.
+        It is empty where it is not.
         """
         if not self.slow:
             return ""
@@ -612,7 +614,7 @@ class Judgement:
 def no_maximum(bound: float, allows: str) -> str:
     """What is said of a bound that a measurement exceeded.
 
-    ``above the 1.27 GB/s …, which are no maximum``.
+    An example is ``above the 1.27 GB/s …, which are no maximum``.
     """
     if allows == ALLOWS["nvlink"]:
         return (
@@ -636,7 +638,7 @@ def large_size(bound: Expectation) -> int:
 def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
     """Compare the best large message of one size curve.
 
-    None where nothing was measured, or no bound is known.
+    It is None where nothing was measured, or no bound is known.
     """
     rows: Sequence[Measurement] = [m for m in measurements if m.busbw]
     # a bound of 0 (a link that is down) cannot be divided by, and says what is wrong elsewhere
@@ -657,9 +659,7 @@ def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) 
 def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | None:
     """The bound that a measurement was compared with when it was made.
 
-    None where there was none.
-
-    Its derivation is that of today's facts, which may be newer.
+    It is None where there was none.  Its derivation is that of today's facts, which may be newer.
     """
     if not row.expected:
         return None
@@ -673,9 +673,9 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
 def first_judgement(
     measurements: Sequence[Measurement], bound: Expectation | None
 ) -> Judgement | None:
-    """What `judge` says of a run's first collective, which stands for it.
+    """What `judge_curve` says of a run's first collective, which stands for it.
 
-    None at wrong values.
+    It is None at wrong values.
     """
     if not measurements or any(row.wrong for row in measurements):
         return None
@@ -685,10 +685,8 @@ def first_judgement(
 def marginal(rows: Sequence[Measurement]) -> float | None:
     """busbw in GB/s of the bytes by which the largest message exceeds the next.
 
-    Without what every call costs.
-
-    rows: one collective, by size.  None where there are no two of them, or the larger one was not
-    slower.
+    It is without what every call costs.  `rows` are those of one collective, by size.  It is None
+    where there are no two of them, or the larger one was not slower.
     """
     if len(rows) < 2 or not rows[-1].busbw or rows[-1].time_us <= rows[-2].time_us:
         return None
@@ -700,7 +698,7 @@ def marginal(rows: Sequence[Measurement]) -> float | None:
 def judgements(
     measurements: Sequence[Measurement], bounds: Mapping[str, Expectation]
 ) -> list[Judgement]:
-    """What `judge` says of each collective, in the order in which they were measured.
+    """What `judge_curve` says of each collective, in the order of measuring.
 
     `bounds` are by collective.
     """

@@ -37,9 +37,9 @@ def timeout(
 
     No sound job reaches it, and a hang is found soonest.
 
-    longest_phase_s: what one rank does alone at most between two collectives of the group
-    (checkpoint, evaluation, compilation, replay of data on resume); spread: share by which that
-    varies from time to time; retry_s: for which the network itself tries again.
+    `longest_phase_s` is what one rank does alone at most between two collectives of the group
+    (checkpoint, evaluation, compilation, replay of data on resume); `spread` the share by which
+    that varies from time to time; `retry_s` the time for which the network itself tries again.
     """
     # twice the phase is too short for one that varies threefold, and wastes GPU hours for a steady
     # one
@@ -71,7 +71,7 @@ def idle_cost(ranks: int, timeout_s: float, dump_s: float) -> Budget:
 def workers(cores: int, ranks: int) -> Budget:
     """DataLoader workers per rank that one host's cores allow; at least 0.
 
-    (workers + 1) x ranks <= cores of one host.
+    It keeps (workers + 1) x ranks <= cores of one host.
     """
     # the rank's own process needs a core, too, or its workers starve it
     value = max(0, cores // ranks - 1)
@@ -102,18 +102,18 @@ def descriptors(
 
 
 SEGMENT = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 16 * 8 + 4096
-"""Bytes of NCCL's buffers for one direction between two ranks on one channel: Simple, LL128, LL and
-their counters.
+"""Bytes of NCCL's buffers for one direction between two ranks on one channel.
 
-It is the "shared memory segment … (size 9637888)" of NCCL's own message.
+They are those of Simple, LL128, LL and their counters, the "shared memory segment … (size 9637888)"
+of NCCL's own message.
 """
 
 
 def shared_memory(ranks: int, channels: int = 4) -> Budget:
-    """Bytes of /dev/shm that the ranks of one host need where none copies directly.
+    """Bytes of /dev/shm for the ranks of one host where none copies directly.
 
-    Each sends to the next one in the ring, and to the one before as well in the tree, which is a
-    chain within a host. Of two ranks these are the same one: measured on two H100
+    Each rank sends to the next one in the ring, and to the one before as well in the tree, which is
+    a chain within a host.  Of two ranks these are the same one: measured on two H100
     (`tests/bench/results/tune-h100-x2.json`).
     """
     peers = min(2, ranks - 1)
@@ -126,7 +126,7 @@ def shared_memory(ranks: int, channels: int = 4) -> Budget:
 def loader_memory(ranks: int, workers_per_rank: int, prefetch: int, batch: float) -> Budget:
     """Bytes of /dev/shm that data loaders of one host fill.
 
-    What each worker has ready, and the batch in use.
+    They are what each worker has ready, and the batch in use.
     """
     held = 0
     if workers_per_rank:
@@ -144,7 +144,7 @@ def loader_memory(ranks: int, workers_per_rank: int, prefetch: int, batch: float
 def locked_memory(channels: int = 16) -> Budget:
     """Bytes that one rank locks for a network card without GPUDirect.
 
-    Two peers in a ring, four in trees.
+    It has two peers in a ring, and four in trees.
     """
     value = 6 * channels * SEGMENT
     return Budget(
@@ -157,7 +157,7 @@ def locked_memory(channels: int = 16) -> Budget:
 def threads(ranks: int, each: int = 128) -> Budget:
     """Threads that the ranks of one host run.
 
-    OpenMP, CUDA, NCCL, autograd, and the workers of each with theirs.
+    They are those of OpenMP, CUDA, NCCL and autograd, and the workers of each rank with theirs.
     """
     return Budget(ranks * each, "threads", f"{ranks} ranks x {each} threads = {ranks * each}.")
 
@@ -171,11 +171,10 @@ def host_memory(
     shared: bool = False,
     each: float = 0.0,
 ) -> Budget:
-    """Host memory in bytes.
+    """Host memory in bytes: data of the ranks, and what workers hold.
 
-    A copy of the dataset per rank (unless shared) and the batches that workers hold.
-
-    each: what a rank takes before it has any data: Python, torch, CUDA.
+    It counts a copy of the dataset per rank (unless `shared`) and the batches that workers hold.
+    `each` is what a rank takes before it has any data: Python, torch, CUDA.
     """
     if shared:
         copies = 1
@@ -206,11 +205,10 @@ CONTEXT = 600 << 20
 
 
 def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: int = 2) -> Budget:
-    """Bytes of one sample's activations in a transformer whose attention keeps no matrix
-    (FlashAttention).
+    """Bytes of one sample's activations in a transformer.
 
-    34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their
-    gradient in fp32.
+    Its attention keeps no matrix (FlashAttention).  A layer takes 34 values of two bytes for each
+    element (Korthikanti et al. 2022); the logits come with their gradient in fp32.
     """
     # 17 values of `item` bytes are the 34 bytes of the paper at two bytes each
     body = 17 * item * layers * sequence * hidden
@@ -225,7 +223,7 @@ def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: 
 def per_sample(activations: float, layers: int) -> float:
     """Bytes that one more sample takes at most.
 
-    Its activations, and their gradients in the layer that is computed.
+    These are its activations, and their gradients in the layer that is computed.
     """
     return activations * (1 + 1 / layers if layers > 1 else 1)
 
@@ -242,9 +240,9 @@ def gpu_memory(
 ) -> Budget:
     """Bytes that training takes at most on one GPU, with Adam.
 
-    sample: bytes of one sample's activations; batch: samples of a rank; layers: 1 where unknown;
-    other: CUDA's context, the workspaces of cuBLAS and NCCL's buffers. Activations go as gradients
-    come, so the larger of the two counts, beside weights, optimizer and buckets.
+    `sample` is the bytes of one sample's activations; `batch` the samples of a rank; `layers` 1
+    where unknown; `other` CUDA's context, the workspaces of cuBLAS and NCCL's buffers.  Activations
+    go as gradients come, so the larger of the two counts, beside weights, optimizer and buckets.
     """
     whole = [parameters * each for each in ADAM[precision]]
     share = []
@@ -283,7 +281,7 @@ def gpu_memory(
 def largest_batch(room: float, without: float, sample: float) -> int:
     """Samples of a rank that fit in the memory; 0 where none does.
 
-    Where `without` bytes are taken by everything else.
+    Everything else takes `without` bytes.
     """
     if sample > 0:
         return max(0, int((room - without) // sample))
@@ -291,12 +289,11 @@ def largest_batch(room: float, without: float, sample: float) -> int:
 
 
 def micro_batches(samples: int, sample: float, room: float) -> Budget:
-    """Gradient accumulation steps (micro-batches) by which a rank's part of a step fits.
+    """Gradient accumulation steps by which a rank's part of a step fits.
 
-    The gradients stay the same.
-
-    samples: of one rank in one step; sample: bytes that training needs for one of them; room: bytes
-    that there are. Raises ValueError where not even one sample fits.
+    The gradients stay the same.  `samples` are those of one rank in one step; `sample` the bytes
+    that training needs for one of them; `room` the bytes that there are.  Raises ValueError where
+    not even one sample fits.
     """
     if sample > room:
         raise ValueError("not even one sample fits")
@@ -311,10 +308,10 @@ def micro_batches(samples: int, sample: float, room: float) -> Budget:
 
 
 def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
-    """The fewest DataLoader workers per rank whose steps cannot be told from the fastest ones.
+    """The fewest DataLoader workers per rank whose steps are among the fastest.
 
-    steps: workers per rank → between what and what half of the steps lay, in milliseconds.  Raises
-    ValueError where nothing was measured.
+    They cannot be told from the fastest ones.  `steps` is workers per rank → between what and what
+    half of the steps lay, in milliseconds.  Raises ValueError where nothing was measured.
     """
     # the sum of both quartiles is twice their middle
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
@@ -335,7 +332,10 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
 
 
 def alike_steps(steps: Mapping[int, tuple[float, float]]) -> list[int]:
-    """The counts of workers whose steps cannot be told from the fastest ones, these included."""
+    """The counts of workers whose steps cannot be told from the fastest ones.
+
+    The fastest ones are included.
+    """
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
     # intervals that overlap cannot be told apart, so the fewest workers among them cost least
     return [workers for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
@@ -343,10 +343,7 @@ def alike_steps(steps: Mapping[int, tuple[float, float]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """What a message costs on a path.
-
-    A fixed time, and a time for each byte.
-    """
+    """What a message costs: a fixed time, and a time for each byte."""
 
     latency_us: float
     us_per_byte: float
@@ -355,7 +352,7 @@ class MessageCost:
     def all_reduce(self, ranks: int, size: float) -> float:
         """Microseconds of an all_reduce.
 
-        A tree's latency, and a ring's bandwidth, whose parts overlap well.
+        They are a tree's latency, and a ring's bandwidth, whose parts overlap well.
         """
         # a tree's latency and a ring's bandwidth: on 4 H200 off by 2 % (median of ten sizes)
         hops = 2 * math.ceil(math.log2(max(ranks, 2)))
@@ -363,10 +360,9 @@ class MessageCost:
 
 
 def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
-    """The line through all_reduce times, (ranks, bytes, microseconds), whose relative errors are
-    least.
+    """The line through all_reduce times whose relative errors are least.
 
-    Raises ValueError with fewer than two sizes.
+    `points` are (ranks, bytes, microseconds).  Raises ValueError with fewer than two sizes.
     """
     if len({size for _, size, _ in points}) < 2:
         raise ValueError("a line needs two sizes")
@@ -394,9 +390,8 @@ def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
 def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
     """Open files of one rank at `ranks`.
 
-    On the straight line through what was measured at fewer.
-
-    measured: ranks → open files.  Raises ValueError where fewer than two counts were measured.
+    They lie on the straight line through what was `measured` at fewer: ranks → open files.  Raises
+    ValueError where fewer than two counts were measured.
     """
     few = min(measured)
     many = max(measured)
@@ -414,9 +409,7 @@ def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
 def phase(done: float, total: float, seconds: float) -> Budget:
     """How long a phase takes from its start to its end, in seconds.
 
-    When `done` of `total` took `seconds`.
-
-    Raises ValueError where nothing is done yet.
+    By now `done` of `total` took `seconds`.  Raises ValueError where nothing is done yet.
     """
     if done <= 0:
         raise ValueError("no pace can be told before anything is done")

@@ -233,9 +233,8 @@ class Case:
         """Events of these kinds, one kind after the other.
 
         ``of("c10d.")`` gives a family, every c10d event; ``of(NcclDestroy)`` is
-        ``of("nccl.destroy")``, and type checkers know what its events say.
-
-        fields: only events that have these fields, with these values.  TypeError for a field that
+        ``of("nccl.destroy")``, and type checkers know what its events say.  With `fields` it gives
+        only events that have these fields, with these values.  Raises TypeError for a field that
         none of the kinds has.
         """
         names = []
@@ -269,7 +268,7 @@ class Case:
     ) -> pd.DataFrame:
         """These records as a pandas data frame, one a row.
 
-        For questions that no view answers.
+        It is for questions that no view answers.
         """
         import pandas as pd  # half a second: only those who ask pay
 
@@ -292,7 +291,7 @@ class Case:
     def exposed(self) -> str:
         """Who else can write the case folder, and how that ends, in one sentence.
 
-        Empty where nobody can.
+        It is empty where nobody can.
         """
         # the folder's own rights decide: whoever may write there may replace any file in it
         if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
@@ -309,7 +308,7 @@ class Case:
     def earlier(self) -> str:
         """Which runs came before the last one, in one sentence, or nothing.
 
-        And how old the newest of them is.
+        The sentence says also how old the newest of them is.
         """
         # runs that only read facts judged no job
         runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
@@ -324,7 +323,7 @@ class Case:
     def run_alone(self, folder: Path) -> Case:
         """What one run folder of this case holds, without all other runs.
 
-        And the facts of its hosts, in memory.
+        It comes in memory, with the facts of the hosts of that run.
         """
         inside = f"{folder}/"
         scope = Case()
@@ -343,7 +342,7 @@ class Case:
     def new_folder(self, kind: str, name: str) -> Path:
         """Make the next folder ``<kind>/<n>-<name>`` of this case.
 
-        Of a run, a job or an experiment.
+        It is that of a run, a job or an experiment.
         """
         if self.path is None:
             raise NcclkitError(
@@ -383,8 +382,9 @@ class Case:
     def latest(self) -> Case:
         """This case as its last run left it, in memory.
 
-        Of our own runs' events those of the last one, and the facts of the hosts it ran on.  Logs
-        of another job that were read into this folder give way to a run that came after them.
+        Of our own runs' events it holds those of the last one, and the facts of the hosts it ran
+        on.  Logs of another job that were read into this folder give way to a run that came after
+        them.
 
         An earlier run that was broken must not count in the diagnosis of the one that shows it
         fixed; a test of connections and a run of a job say different things, so the last one of
@@ -499,7 +499,7 @@ class Case:
     def _merged(self, theirs: Case) -> Case:
         """The folder as it is now, with what changed here.
 
-        Of findings, which are of one diagnosis, all or none.
+        Of findings, which are of one diagnosis, it takes all or none.
         """
         known = self._known
         changed = {}
@@ -537,10 +537,10 @@ class Case:
 def _merged_records(
     known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json
 ) -> list[T]:
-    """`theirs`, without what was once `known` and is not among `ours` any more, and with what is
-    new of `ours`.
+    """`theirs` with the changes that `ours` made since it was `known`.
 
-    place: what only one record has; a new one takes the place of theirs.
+    What was once `known` and is not among `ours` any more goes; what is new of `ours` comes.
+    `place` is what only one record has; a new one takes the place of theirs.
     """
     before = {to_json(record): record for record in known}
     now = {to_json(record): record for record in ours}
@@ -596,7 +596,7 @@ def _now() -> str:
 
 
 def _last_attempt(events: list[Event]) -> list[Event]:
-    """Without what ranks of our own runs said before torchrun started them again.
+    """Events without what ranks of our own runs said before torchrun restarted them.
 
     The job is as its last attempt is.
     """
@@ -630,7 +630,7 @@ def _events_below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
 
 
 def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
-    """The same of the lines that stand in the row of a file."""
+    """The row of a file, without what it holds above a line."""
     kept: dict[str, Any] = {}
     for key in ("abnormal", "quiet"):
         if key in row:
@@ -653,8 +653,9 @@ def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event
 
 
 def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[str, int]:
-    """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown
-    of it.
+    """Log → the line where a job ended well, before another job.
+
+    Below that line another job begins or fails, or other lines are shown.
     """
     rows = {str(row["path"]): row for row in inputs}
     last = {}
@@ -751,8 +752,9 @@ def _attempts_that_failed(events: list[Event]) -> dict[str, int]:
 
 
 def _last_attempt_that_failed(held: list[Event]) -> int | None:
-    """The last line of a log above which all hosts of the lines below had started, each in other
-    processes.
+    """The last line of a log above which an attempt had failed.
+
+    All hosts of the lines below had started above it, each in other processes.
     """
     started = []
     for event in held:

@@ -1,8 +1,7 @@
 """Which host reaches which, and how well.
 
-What a connection test found, as `connect.host` and `connect.pair` events.
-
-The records come from other hosts, so every value is looked at before it is believed.
+It reads what a connection test found, as `connect.host` and `connect.pair` events.  The records
+come from other hosts, so every value is looked at before it is believed.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class HostNetwork:
 class NetworkPath:
     """The path from one host to another.
 
-    Outcomes are the words of `ENDS`, or ``failed: …``; empty: not tried.
+    Outcomes are the words of `ENDS`, or ``failed: …``; an empty one was not tried.
     """
 
     event: Event
@@ -128,7 +127,7 @@ class NetworkPath:
     def shrinks(self) -> bool:
         """True where packets larger than some hop takes get lost.
 
-        And no message reaches the sender.
+        No message of that reaches the sender.
         """
         return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
 

@@ -1,5 +1,6 @@
-"""The events of a case, in their order, found by kind and by rank without a walk over
-all of them.
+"""The events of a case in order, found by kind and by rank quickly.
+
+To find them takes no walk over all of them.
 """
 
 from __future__ import annotations

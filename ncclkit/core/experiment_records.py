@@ -1,6 +1,6 @@
 """Records of experiments and fixes.
 
-What each showed, as a case folder keeps it, and how it changes verdicts.
+They say what each showed, as a case folder keeps it, and how it changes verdicts.
 
 Each lies in ``<case>/experiments/<n>-<cause>/``: ``experiment.json`` says what was asked and what
 came out; the hidden folder ``.case`` holds the runs, so that they do not count as evidence of the
@@ -97,9 +97,8 @@ def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
 def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
     """The verdicts after the experiments among `events`.
 
-    The only cause that fits is proven, others are cleared.
-
-    What a line of the job itself proves is not cleared by a run that only stands in for that job.
+    The only cause that fits is proven, others are cleared.  What a line of the job itself proves is
+    not cleared by a run that only stands in for that job.
     """
     moved = {finding.cause: finding for finding in verdicts}
     for event in events:

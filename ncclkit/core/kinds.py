@@ -69,7 +69,7 @@ class Endpoint(Fields, frozen=True):
 class FlightFinding(Collective, frozen=True):
     """What a comparison says of one group that stops.
 
-    Of dumps, or of a look at all ranks.
+    The comparison is of dumps, or of a look at all ranks.
     """
 
     group: str = ""
@@ -85,9 +85,8 @@ class FlightFinding(Collective, frozen=True):
 def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, Any]:
     """The fields of a kind with these values.
 
-    Of a kind that is not known, the mapping itself.
-
-    TypeError for a field that the kind does not have.
+    Of a kind that is not known it is the mapping itself.  Raises TypeError for a field that the
+    kind does not have.
     """
     known = KINDS.get(kind)
     if known is None:
@@ -207,10 +206,7 @@ class NcclOp(Fields, frozen=True):
 
 
 class NcclCalls(Fields, frozen=True):
-    """JSON lines of NCCL's Inspector plugin.
-
-    Those of a rank, collective and size together.
-    """
+    """JSON lines of NCCL's Inspector plugin, those of a rank, collective and size together."""
 
     kind = "nccl.calls"
     op: str = ""
@@ -360,8 +356,8 @@ class NcclTuning(Fields, frozen=True):
 class C10dTimeout(Collective, frozen=True):
     """Watchdog lines (a symptom).
 
-    Where only the stack of one was pasted (`WorkNCCL::checkTimeout`) `op` is empty and the
-    numbers are None.
+    Where only the stack of one was pasted (`WorkNCCL::checkTimeout`) `op` is empty and the numbers
+    are None.
     """
 
     kind = "c10d.timeout"
@@ -411,7 +407,7 @@ class C10dDesync(Message, frozen=True):
 
 
 class C10dMonitor(Fields, frozen=True):
-    """Heartbeat monitor, watchdog that ends its process."""
+    """Heartbeat monitor, or the watchdog that ends its process."""
 
     kind = "c10d.monitor"
     message: str | None = None
@@ -504,7 +500,7 @@ class StoreConnectTimeout(Endpoint, frozen=True):
 
 
 class StoreResolve(Endpoint, frozen=True):
-    """Gai error."""
+    """Lines of TCPStore with a gai error."""
 
     kind = "store.resolve"
     error: str = ""
@@ -662,7 +658,7 @@ class ElasticRestart(Fields, frozen=True):
 
 
 class SlurmEvent(Fields, frozen=True):
-    """Slurmstepd, srun; in their words also PBS, LSF, Grid Engine, Kubernetes and clouds."""
+    """slurmstepd, srun, PBS, LSF, Grid Engine, Kubernetes and clouds."""
 
     kind = "slurm.event"
     what: str = ""
@@ -675,8 +671,8 @@ class SlurmEvent(Fields, frozen=True):
 class PythonException(Message, frozen=True):
     """Tracebacks, de-interleaved by prefix.
 
-    Without one only where all mixed tracebacks are the same, else the last lines stand alone,
-    without frames.
+    Those without a prefix stand only where all mixed tracebacks are the same, else the last lines
+    stand alone, without frames.
     """
 
     kind = "python.exception"
@@ -691,9 +687,9 @@ class PythonException(Message, frozen=True):
 
 
 class PythonIgnored(Fields, frozen=True):
-    """`Exception ignored in …`: an error after which Python goes on.
+    """`Exception ignored in …`: an error of a destructor or a callback.
 
-    Of a destructor or a callback.
+    Python goes on after it.
     """
 
     kind = "python.ignored"
@@ -739,7 +735,7 @@ class CudaDriver(Message, frozen=True):
 
 
 class KernelXid(Message, frozen=True):
-    """Dmesg, dmesg -T, syslog, journal."""
+    """Lines of dmesg, dmesg -T, syslog and journal."""
 
     kind = "kernel.xid"
     bus: str = ""
@@ -757,7 +753,7 @@ class KernelXid(Message, frozen=True):
 
 
 class KernelSxid(Message, frozen=True):
-    """NVSwitch."""
+    """Lines of the NVSwitch driver."""
 
     kind = "kernel.sxid"
     bus: str = ""
@@ -766,7 +762,7 @@ class KernelSxid(Message, frozen=True):
 
 
 class KernelOom(Fields, frozen=True):
-    """Dmesg, journal."""
+    """Lines of dmesg and journal."""
 
     kind = "kernel.oom"
     pid: int | None = None
@@ -775,7 +771,7 @@ class KernelOom(Fields, frozen=True):
 
 
 class KernelSegfault(Fields, frozen=True):
-    """Dmesg."""
+    """Lines of dmesg."""
 
     kind = "kernel.segfault"
     pid: int | None = None
@@ -784,7 +780,7 @@ class KernelSegfault(Fields, frozen=True):
 
 
 class KernelLink(Fields, frozen=True):
-    """Mlx5, NIC."""
+    """Lines of mlx5 and other NICs."""
 
     kind = "kernel.link"
     device: str = ""
@@ -793,7 +789,7 @@ class KernelLink(Fields, frozen=True):
 
 
 class KernelIommu(Message, frozen=True):
-    """DMAR, AMD-Vi."""
+    """Lines of DMAR and AMD-Vi."""
 
     kind = "kernel.iommu"
     device: str = ""
@@ -812,10 +808,7 @@ class KernelStall(Message, frozen=True):
 
 
 class KernelTable(Message, frozen=True):
-    """The kernel dropped what did not fit into a table.
-
-    By its log or by `nstat`.
-    """
+    """The kernel's log, or `nstat`: what did not fit into a table."""
 
     kind = "kernel.table"
     name: str = ""
@@ -823,7 +816,7 @@ class KernelTable(Message, frozen=True):
 
 
 class KernelPcie(Message, frozen=True):
-    """AER."""
+    """Lines of AER."""
 
     kind = "kernel.pcie"
     device: str = ""
@@ -833,7 +826,7 @@ class KernelPcie(Message, frozen=True):
 class SystemFault(Message, frozen=True):
     """Plain text of libc, Python, DataLoader, container runtimes and schedulers.
 
-    Also of what users look up: `ulimit -l`, `getent hosts`, `ping`.
+    It is also what users look up: `ulimit -l`, `getent hosts`, `ping`.
     """
 
     kind = "system.error"
@@ -853,7 +846,7 @@ class SystemFault(Message, frozen=True):
 
 
 class SystemDenied(Fields, frozen=True):
-    """Libnuma in a container that forbids NUMA policy; harmless by itself."""
+    """Lines of libnuma in a container that forbids NUMA policy; harmless by itself."""
 
     kind = "system.denied"
     call: str = ""
@@ -863,9 +856,9 @@ class SystemDenied(Fields, frozen=True):
 class LogError(Message, frozen=True):
     """A line that calls itself an error, and that no other grammar knows.
 
-    `ERROR`, `FATAL`, `CRITICAL`, `error:`. Rules do not judge it, the verdict by resemblance
-    reads it. It also reads lines that merely hold a word of failure: `abnormal` of the file's row
-    in `inputs.json`, 60 at most.
+    It says `ERROR`, `FATAL`, `CRITICAL` or `error:`.  Rules do not judge it, the verdict by
+    resemblance reads it.  That also reads lines that merely hold a word of failure: `abnormal` of
+    the file's row in `inputs.json`, 60 at most.
     """
 
     kind = "log.error"
@@ -960,9 +953,9 @@ class WorkerPhase(Fields, omit_defaults=True, frozen=True):
 
 
 class TelemetryScheduling(Fields, frozen=True):
-    """The telemetry (`telemetry.jsonl`) of a run or an attached job, one per rank.
+    """The telemetry (`telemetry.jsonl`), one per rank.
 
-    Beside our own runs, and beside a job that was attached to.
+    It lies beside our own runs, and beside a job that was attached to.
     """
 
     kind = "telemetry.scheduling"
@@ -978,9 +971,9 @@ class TelemetryScheduling(Fields, frozen=True):
 
 
 class TelemetryUtilization(Fields, frozen=True):
-    """The telemetry of a run or an attached job, one per rank.
+    """The telemetry, one per rank.
 
-    Beside our own runs, and beside a job that was attached to.
+    It lies beside our own runs, and beside a job that was attached to.
     """
 
     kind = "telemetry.utilization"
@@ -1004,7 +997,7 @@ class TelemetryUtilization(Fields, frozen=True):
 class TelemetryOthers(Fields, frozen=True):
     """What processes that are none of the run's own used in its time.
 
-    The telemetry beside our own runs, one per host.
+    It is by the telemetry beside our own runs, one per host.
     """
 
     kind = "telemetry.others"
@@ -1127,8 +1120,8 @@ class FlightP2p(FlightFinding, frozen=True):
 class FlightLate(Collective, frozen=True):
     """The collective for which one rank let the others wait longest.
 
-    1 s or more and 5 times the usual spread; across hosts against the clocks' usual difference,
-    without an estimate of that only from 60 s.
+    It waited 1 s or more and 5 times the usual spread; across hosts against the clocks' usual
+    difference, without an estimate of that only from 60 s.
     """
 
     kind = "flight.late"
@@ -1163,10 +1156,7 @@ class FlightEntry(Collective, frozen=True):
 
 
 class PrintedEnv(Fields, frozen=True):
-    """A variable that takes a transport away.
-
-    In a pasted `env` or a job's script.
-    """
+    """A variable that takes a transport away, pasted or in a job's script."""
 
     kind = "printed.env"
     name: str = ""
@@ -1185,7 +1175,7 @@ class PrintedVersion(Fields, frozen=True):
 class JobPhase(Message, frozen=True):
     """A phase in which ranks are not together.
 
-    Kernels are tuned or compiled, data sets prepared, batches skipped.
+    Kernels are tuned or compiled, data sets prepared, or batches skipped.
     """
 
     kind = "job.phase"
@@ -1203,7 +1193,7 @@ class JobShare(Fields, frozen=True):
 class JobAlone(Message, frozen=True):
     """What a rank says that it does alone.
 
-    It skips a batch, stops early, has no data left.
+    It skips a batch, stops early, or has no data left.
     """
 
     kind = "job.alone"
@@ -1212,7 +1202,7 @@ class JobAlone(Message, frozen=True):
 class JobMember(Fields, frozen=True):
     """How a rank announces itself.
 
-    Lightning, accelerate, Trainer, DETR, fairseq, Ray, nccl-tests.
+    It is a line of Lightning, accelerate, Trainer, DETR, fairseq, Ray or nccl-tests.
     """
 
     kind = "job.member"
@@ -1241,7 +1231,7 @@ class NetMesh(Fields, frozen=True):
 class NetPing(Fields, frozen=True):
     """A `ping` that somebody pasted, with its size.
 
-    A summary of its own only where some answers came and others did not.
+    A summary counts by itself only where some answers came and others did not.
     """
 
     kind = "net.ping"
@@ -1347,7 +1337,7 @@ class ConnectPair(Fields, frozen=True):
 class ResourcesTried(Fields, frozen=True):
     """An experiment that looks at limits.
 
-    One per thing that was really taken on `host`, for a moment.
+    It is one per thing that was really taken on `host`, for a moment.
     """
 
     kind = "resources.tried"
@@ -1436,8 +1426,8 @@ class StagePair(Fields, frozen=True):
 class StageGroup(Fields, frozen=True):
     """The live test's stages: ranks together, told by the first of them.
 
-    A problem by every rank that has one. Those of `narrow` stand in `bisection.jsonl` of the run
-    folder.
+    A problem is told by every rank that has one.  Those of `narrow` stand in `bisection.jsonl` of
+    the run folder.
     """
 
     kind = "stage.group"
@@ -1459,7 +1449,8 @@ class StageGroup(Fields, frozen=True):
 class StepRank(Fields, frozen=True):
     """Where a step's time goes on one rank.
 
-    `steps_rank<N>.json` of `ncclkit step`, or a trace of PyTorch's profiler that it was given.
+    It is told by `steps_rank<N>.json` of `ncclkit step`, or by a trace of PyTorch's profiler that
+    it was given.
     """
 
     kind = "step.rank"
@@ -1649,9 +1640,6 @@ class RasChange(Fields, frozen=True):
 
 
 class Cited(Fields, frozen=True):
-    """A line of evidence of a finding that was saved.
-
-    Of it only the text is kept.
-    """
+    """The text of a line of evidence of a finding that was saved."""
 
     kind = "cited"

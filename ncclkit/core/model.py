@@ -36,10 +36,10 @@ ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 class NcclkitError(Exception):
-    """Something the user can put right: one sentence, what was wrong and what to do.
+    """Something the user can put right: what was wrong and what to do.
 
-    Command line: printed without a traceback, exit status 2.  Notebook: IPython
-    asks `_render_traceback_`, so the cell shows the sentence alone.
+    It is one sentence.  The command line prints it without a traceback, with exit status 2.  In a
+    notebook IPython asks `_render_traceback_`, so the cell shows the sentence alone.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -117,7 +117,7 @@ class Event(Generic[DataT]):
 def fields_of(event: Event) -> dict[str, Any]:
     """Every field of an event by name.
 
-    For code that is about no kind in particular.
+    It is for code that is about no kind in particular.
     """
     if isinstance(event.data, Fields):
         return msgspec.structs.asdict(event.data)
@@ -246,8 +246,8 @@ class Experiment:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What is changed in the same small job, in the words of `runs.changed`.
 
-    Or ``{"check": "connections"}``, ``{"check": "resources"}``: no job, only the connections
-    between its hosts, or what the machine grants.
+    It may also be ``{"check": "connections"}`` or ``{"check": "resources"}``: then there is no job,
+    and only the connections between its hosts, or what the machine grants, are looked at.
     """
     predicts: Mapping[str, str] = field(default_factory=dict)
     """cause id → what will be seen if that cause is the right one, in words."""
@@ -315,7 +315,7 @@ def found(
 
 
 def clear(cause: str, summary: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
-    """The verdict ``clear``: looked at what would show it, and it is not there."""
+    """The verdict ``clear``: what would show it was looked at, and is not there."""
     return Finding(cause, "clear", say=summary, evidence=evidence)
 
 

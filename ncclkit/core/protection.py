@@ -1,8 +1,8 @@
-"""Variables that protect a job or switch hardware off: a sweep names them, and leaves them.
+"""Variables that protect a job or switch hardware off; a sweep leaves them.
 
-Somebody set them for a reason that a measurement cannot see: a driver whose multicast hangs, a
-link that corrupts, a network that belongs to the storage.  In come variables of an environment, out
-go those that no test may take away unasked.
+It names them, as somebody set them for a reason that a measurement cannot see: a driver whose
+multicast hangs, a link that corrupts, a network that belongs to the storage.  In come variables of
+an environment, out go those that no test may take away unasked.
 """
 
 from __future__ import annotations

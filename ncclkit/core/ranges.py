@@ -1,6 +1,6 @@
 """The numbers that an option takes, as a type of argparse.
 
-Finite, in bounds, and refused in one sentence.
+They are finite, in bounds, and refused in one sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, parse_size
 
 DIGITS = 20
-"""More have no number that anything here counts; `int` refuses some thousand."""
+"""Most digits of a number.
+
+No number that anything here counts has more, and `int` refuses some thousand.
+"""
 SHOWN = 40
 """Characters of what was typed that a sentence repeats."""
 WHOLE = re.compile(r"[+-]?[0-9]{1,%d}" % DIGITS)
@@ -30,7 +33,10 @@ class NumberRange:
     low: float
     high: float
     kind: str = "a whole number"
-    """Or "a number", which may have a fraction, or "a size" in bytes, such as 64MB."""
+    """What is asked for: "a whole number", "a number" or "a size".
+
+    "a number" may have a fraction; "a size" is in bytes, such as 64MB.
+    """
 
     def __call__(self, text: str) -> float:
         """The number that was typed; raises ArgumentTypeError with what is taken instead."""

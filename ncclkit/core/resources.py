@@ -1,7 +1,7 @@
-"""What a job needs, as its user says it, and what a host really granted of it, as `resources.tried`
-events.
+"""What a job needs, as its user says it, and what a host granted.
 
-No agent can read the first from a host; every value of the second is looked at before it is used.
+What was granted comes as `resources.tried` events.  No agent can read the first from a host; every
+value of the second is looked at before it is used.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ UNITS = {
     "dataset": "bytes",
     "batch": "bytes",
 }
-"""Facts ``job.<name>``: ranks on each host, data-loader workers of each rank and batches that each
-worker reads ahead, what each rank keeps of the dataset in host memory, and one batch of it."""
+"""Facts ``job.<name>`` and their units.
+
+They are the ranks on each host, data-loader workers of each rank and batches that each worker reads
+ahead, what each rank keeps of the dataset in host memory, and one batch of it.
+"""
 
 
 def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
     """Keep the numbers of the job that is to run, for the pre-flight.
 
-    Names of `UNITS`; None and 0 are not known.
-
-    They take the place of those that were kept before.  Raises NcclkitError for a name or number
-    that cannot be.
+    They are named as in `UNITS`; None and 0 are not known.  They take the place of those that were
+    kept before.  Raises NcclkitError for a name or number that cannot be.
     """
     for name, value in job.items():
         if (

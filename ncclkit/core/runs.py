@@ -1,4 +1,7 @@
-"""One run of the live test or the lab: what it was asked to do, how it ended, what it measured."""
+"""One run of the live test or the lab.
+
+It holds what the run was asked to do, how it ended, and what it measured.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Plan:
     def lab(self) -> bool:
         """Whether a program of the lab runs.
 
-        A job of its own, or the live test with a fault.
+        That is a job of its own, or the live test with a fault.
         """
         return self.argv[0] not in ("collective", "sweep") or bool(
             LAB_OPTIONS.intersection(self.argv)
@@ -60,7 +63,7 @@ class Plan:
 
 
 def records_of(run: Path) -> list[dict[str, Any]]:
-    """The records that a run folder keeps of what its ranks and its guard sent.
+    """The records that the ranks and the guard of a run sent.
 
     Torn lines are left out.
     """
@@ -84,7 +87,7 @@ SMALL = "8,64,512,4096,32768,262144"
 WORDS = frozenset(
     {"env", "unset", "ranks", "timeout", "restarts", "stages", "minimal", "fix", "hosts", "backend"}
 )
-"""In which a change is said; see `changed`."""
+"""The words in which a change is said; see `changed`."""
 LARGEST = 16 << 20
 """Bytes of the largest message that the live test sends over gloo in a run that was made for
 NCCL."""
@@ -98,15 +101,16 @@ ON_GPUS = {
 
 
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
-    """The same small job with one thing changed; the words that experiments and advice use.
+    """The same small job with one thing changed.
 
-    ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``:
-    the factor by which collectives may take longer; ``restarts``: how often torchrun starts the job
-    again; ``stages``: first each rank alone and every pair; ``minimal``: the live test in place of
-    the job, with the same ranks and variables; ``fix``: the cause whose bug the job of the lab does
-    in the right way; ``hosts``: on how many simulated hosts, where it had several; ``backend``:
-    ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
-    GPUs.  Raises NcclkitError for any other word, and for a job that has no such run.
+    Experiments and advice use these words.  ``env``: variables to set; ``unset``: variables to take
+    away; ``ranks``: how many; ``timeout``: the factor by which collectives may take longer;
+    ``restarts``: how often torchrun starts the job again; ``stages``: first each rank alone and
+    every pair; ``minimal``: the live test in place of the job, with the same ranks and variables;
+    ``fix``: the cause whose bug the job of the lab does in the right way; ``hosts``: on how many
+    simulated hosts, where it had several; ``backend``: ``gloo``, the same ranks, variables and
+    order of calls in the hosts' memory, without NCCL and GPUs.  Raises NcclkitError for any other
+    word, and for a job that has no such run.
     """
     strange = sorted(change.keys() - WORDS)
     if strange:
@@ -152,7 +156,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
     """Whether the lab can inject a fault into this job or its network.
 
-    ``fix`` can then avoid it.
+    ``fix`` can then avoid that fault.
     """
     return "--fault" in argv or argv[0] != "collective" or bool(network)
 
@@ -167,7 +171,10 @@ def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
 
 
 def _plan_over_backend(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
-    """The plan and its words for this backend, with no message that would take it too long."""
+    """The plan and its words for this backend.
+
+    It leaves out messages that would take this backend too long.
+    """
     if backend != "gloo" or plan.backend != "nccl":
         other = f"one over {plan.backend} over {backend}"
         raise NcclkitError(f"A small job over NCCL can be repeated over gloo, but not {other}.")
@@ -287,7 +294,7 @@ class Run:
     def warning(self) -> str:
         """That it was slower than it should be, and what others used meanwhile.
 
-        Empty where it was not.
+        It is empty where it was not slower.
         """
         judgement = None
         if self.reason == "done":
@@ -300,7 +307,7 @@ class Run:
     def expectation(self) -> Expectation | None:
         """The bound of the first collective.
 
-        None where nothing was measured, or no bound is known.
+        It is None where nothing was measured, or no bound is known.
         """
         if self.measurements:
             return self.expectations.get(self.measurements[0].op)
@@ -317,8 +324,9 @@ class Run:
         return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
 
     def _bandwidths(self, what: str) -> str:
-        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are
-        several.
+        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``.
+
+        Where there are several collectives it is the best of each.
         """
         best: dict[str, Measurement] = {}
         for m in self.measurements:

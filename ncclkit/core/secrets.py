@@ -1,6 +1,6 @@
 """Secrets in what the workbook reads.
 
-The agent's rules, then the forms of keys that detect-secrets knows.
+They are found by the agent's rules, then by the forms of keys that detect-secrets knows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import."""
 def text(value: str) -> str:
     """The text with every secret in it replaced.
 
-    As `ncclkit.agent.redact.text`, and by the forms of more keys.
+    It does as `ncclkit.agent.redact.text`, and knows the forms of more keys.
     """
     value = redact.text(value)
     if _SIGN.search(value):

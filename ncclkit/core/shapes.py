@@ -1,9 +1,7 @@
 """What the value of a fact looks like.
 
-Facts also come from files of other people, which may hold anything.
-
-A value of another shape becomes unknown, with the reason, so that whoever reads facts can rely on
-their types.
+Facts also come from files of other people, which may hold anything.  A value of another shape
+becomes unknown, with the reason, so that whoever reads facts can rely on their types.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Number = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 def rows(must: Mapping[str, Any] | None = None, may: Mapping[str, Any] | None = None) -> Any:
     """A shape: a list of mappings, each with the keys `must`.
 
-    And with keys `may` that are of their shape or None.
+    Each may have keys `may`, which are of their shape or None.
     """
     needed = list((must or {}).items())
     optional = [(name, form | None, None) for name, form in (may or {}).items()]

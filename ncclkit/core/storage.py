@@ -1,6 +1,6 @@
 """How records are kept in files.
 
-JSON Lines and JSON, each file replaced whole and atomically, one writer at a time.
+They are JSON Lines and JSON; each file is replaced whole and atomically, one writer at a time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def write(path: Path, text: str | bytes) -> None:
 def content(path: Path) -> bytes:
     """The bytes of a file of a case.
 
-    NcclkitError for a pipe, a device, or what would take gigabytes of memory.
+    Raises NcclkitError for a pipe, a device, or what would take gigabytes of memory.
     """
     # without O_NONBLOCK opening a pipe waits for a writer that never comes
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -101,7 +101,7 @@ def content(path: Path) -> bytes:
 def parse_json(data: bytes) -> Any:
     """The value of a JSON document.
 
-    ValueError for what is not one, `Nested` for what is nested too deep.
+    Raises ValueError for what is no JSON, `Nested` for what is nested too deep.
     """
     try:
         value = json.loads(data)
@@ -135,7 +135,7 @@ def write_records(path: Path, records: Iterable[Any]) -> None:
 def read_records(cls: type[T], path: Path) -> Iterator[T]:
     """The records of a JSON Lines file, none where it does not exist.
 
-    NcclkitError names the line that is none.
+    Raises NcclkitError, which names the line that is no record.
     """
     return _decoded_lines(path, msgspec.json.Decoder(cls).decode, cls.__name__)
 
@@ -176,8 +176,8 @@ def _decoded_lines(path: Path, decode: Callable[[bytes], T], name: str) -> Itera
 def read_json(path: Path, default: Any, form: Any = None) -> Any:
     """The value in a JSON file, `default` where it does not exist.
 
-    form: the type that it must have, that of `default` where none is given.  NcclkitError says what
-    is wrong.
+    `form` is the type that it must have, that of `default` where none is given.  Raises
+    NcclkitError, which says what is wrong.
     """
     if not path.exists():
         return default
@@ -243,7 +243,7 @@ STALE = 60.0
 def locked(folder: Path) -> Iterator[None]:
     """Be the only writer of a case folder, as long as the block runs.
 
-    NcclkitError after `WAIT` seconds.
+    Raises NcclkitError after `WAIT` seconds.
 
     The lock is the kernel's `flock`, which ends with its process.  A file system without one
     (Lustre without ``-o flock``, some FUSE) gets a second file instead, which only one process can
@@ -278,8 +278,9 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _taken_lock(file: int, held: Path) -> int | None:
-    """The inode of the file `held` that was made to take the lock, 0 where none was; None: another
-    process has it.
+    """The inode of the file `held` that was made to take the lock.
+
+    It is 0 where none was made, and None where another process has the lock.
     """
     with suppress(OSError):  # no flock on this file system
         try:

@@ -20,9 +20,10 @@ IsOurs = Callable[[str], bool]
 
 
 def events_of_one_job(events: Sequence[Event], is_ours: IsOurs) -> list[Event]:
-    """The events of our last run, where there is one; logs of another job give way to it.
+    """The events of our last run, where there is one.
 
-    Logs that name a process of the run are of the same job, and lines about hosts are of none.
+    Logs of another job give way to it.  Logs that name a process of the run are of the same job,
+    and lines about hosts are of none.
     """
     ours = [event for event in events if is_ours(event.path) and not _is_of_no_job(event)]
     if not ours or _share_a_process(ours, [e for e in events if not is_ours(e.path)]):
@@ -41,8 +42,8 @@ def inputs_of_one_job(
 def facts_of_job(facts: Sequence[Fact], events: Sequence[Event]) -> list[Fact]:
     """The facts of the hosts that a job ran on.
 
-    All of them where none of its hosts was looked at.  A dead node, or one that another job had,
-    explains nothing of this one.
+    They are all facts where none of its hosts was looked at.  A dead node, or one that another job
+    had, explains nothing of this one.
     """
     job_hosts = short_hosts(event for event in events if not _is_of_no_job(event))
     own = [fact for fact in facts if not fact.host or short_host(fact.host) in job_hosts]

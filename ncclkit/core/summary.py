@@ -15,12 +15,12 @@ MOST = 1 << 16
 
 
 def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``,
-    ``network``, ``silent``.
+    """What ran, as the events and inputs tell it.
 
-    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names the ranks that have no
-    line in any file. Versions are None where no line has them, and joined by `` / `` where ranks
-    differ.
+    Its keys are ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``,
+    ``network``, ``silent``.  ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent``
+    names the ranks that have no line in any file.  Versions are None where no line has them, and
+    joined by `` / `` where ranks differ.
     """
     # the largest that is named anywhere: communicators of a part of the ranks are smaller
     size = _size_of_job(events)
@@ -92,10 +92,8 @@ def _size_of_job(events: Sequence[Event]) -> int | None:
 def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[int]:
     """Every rank that must exist.
 
-    As many as the evidence says, and all below the highest that it names.
-
-    Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond
-    `MOST`.
+    There are as many as the evidence says, and all below the highest that it names.  Numbers that
+    no job can have (a torn line) fill nothing: only ranks that are named stand beyond `MOST`.
     """
     named = set()
     for event in events:

@@ -77,9 +77,9 @@ def _width_of_range(part: str) -> int:
 
 
 def rate(speed: float) -> str:
-    """``160.00 GB/s``; low rates with two digits that count, ``0.0032``.
+    """``160.00 GB/s``; a low rate has two digits that count, ``0.0032``.
 
-    High ones without a fraction.
+    A high one has no fraction.
     """
     if speed >= 1000:
         return f"{speed:,.0f} GB/s"
@@ -103,7 +103,7 @@ def start(sentence: str) -> str:
 def op(name: str) -> str:
     """``ALLREDUCE``, ``AllReduce``, ``nccl:all_reduce`` → ``all_reduce``.
 
-    ``collective`` where there is no name.
+    It is ``collective`` where there is no name.
     """
     # the profiler and the Flight Recorder write the backend before the name, as in nccl:all_reduce
     plain = name.rpartition(":")[2].lower()
@@ -138,9 +138,8 @@ _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(iB|B)?|B)?", r
 def parse_size(value: Any, what: str = "The size") -> int:
     """Bytes from a whole number or from text.
 
-    ``4096``, ``64MB`` (powers of 1000), ``1GiB`` and ``1G`` (of 1024).
-
-    Raises NcclkitError, about `what`, for anything else.
+    The text is such as ``4096``, ``64MB`` (powers of 1000), ``1GiB`` or ``1G`` (of 1024).  Raises
+    NcclkitError, about `what`, for anything else.
     """
     # True is an int in Python
     if isinstance(value, int) and not isinstance(value, bool):
@@ -166,9 +165,8 @@ def parse_size(value: Any, what: str = "The size") -> int:
 def split_words(text: str, what: str, comments: bool = False) -> list[str]:
     """The words of a text as a shell splits it.
 
-    `comments`: what follows a ``#`` is none.
-
-    Raises NcclkitError, about `what`, where quotes stay open.
+    With `comments`, what follows a ``#`` is no word.  Raises NcclkitError, about `what`, where
+    quotes stay open.
     """
     try:
         return shlex.split(text, comments=comments)
@@ -200,7 +198,7 @@ def format_bytes(count: float) -> str:
 def format_time(microseconds: float | None) -> str:
     """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``.
 
-    A dash for one that was not measured.
+    It is a dash for a time that was not measured.
     """
     if microseconds is None:
         return "–"
@@ -216,9 +214,9 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``did you mean rank_late?``, the name that is most like this one.
+    """``did you mean rank_late?``, with the name that is most like this one.
 
-    `otherwise` where none is.
+    It is `otherwise` where none is.
     """
     close = difflib.get_close_matches(name, list(known), 1)
     if close:
@@ -276,7 +274,7 @@ def numbered(noun: str, numbers: Iterable[int]) -> str:
 def quantity(value: Any, unit: str) -> Any:
     """A value with its unit for people.
 
-    Bytes as KiB…TiB, times scaled, -1 of something as unlimited; else as it is.
+    Bytes are written as KiB…TiB, times scaled, -1 of something as unlimited; all else as it is.
     """
     if unit and isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
         return f"{', '.join(str(item) for item in value)} {unit}"
@@ -339,7 +337,10 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def _bracketed_numbers(numbers: list[str]) -> Iterator[Piece]:
-    """``7``, ``[1-3,7]``: the numbers of one family, in as many pieces as it takes."""
+    """``7``, ``[1-3,7]``: the numbers of one family.
+
+    They take as many pieces as needed.
+    """
     # node007 and node7 are two hosts, so numbers with zeros are joined only with those as long
     padded = any(number.startswith("0") and len(number) > 1 for number in numbers)
     numbers = sorted(numbers, key=lambda number: (len(number), number))

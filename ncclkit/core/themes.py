@@ -62,7 +62,7 @@ def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
 def brief(value: Any, unit: str = "") -> str:
     """A value in one line with its unit.
 
-    ``8 MiB``, ``unlimited``, ``yes``; of lists the names; "" for a table.
+    It is such as ``8 MiB``, ``unlimited`` or ``yes``; of lists the names; "" for a table.
     """
     shown = quantity(value, unit)
     if isinstance(shown, list):
@@ -115,7 +115,7 @@ def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     """Names of the facts that could not be read, and the reason.
 
-    Those of one reason together.
+    Those of one reason stand together.
     """
     alike: dict[str, list[str]] = defaultdict(list)
     for fact in facts:

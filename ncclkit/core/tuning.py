@@ -1,8 +1,7 @@
 """Settings compared with the default.
 
-In pairs, by collective and message size, with an interval that holds for all.
-
-A setting counts as better only where the interval of its gain, corrected for the number of
+They are compared in pairs, by collective and message size, with an interval that holds for all.  A
+setting counts as better only where the interval of its gain, corrected for the number of
 comparisons, excludes no difference, and where the gain is over 2 %.  Most settings are not better,
 and then that is the answer.
 """
@@ -139,7 +138,7 @@ class Comparison:
     def interval(self) -> tuple[float, float]:
         """(least, largest) gain; (-inf, 1) with too few rounds.
 
-        By Student's t of the trimmed mean of paired rounds.
+        It is by Student's t of the trimmed mean of paired rounds.
         """
         # too few rounds have no interval that excludes anything
         # in logarithms, as twice as fast and half as fast weigh the same there
@@ -184,7 +183,7 @@ class Comparison:
     def _least_ratio(self) -> float:
         """The least ratio of two times that counts as a difference.
 
-        Of times, as gains end at 100 %.
+        It is one of times, as gains end at 100 %.
         """
         # twice the spread in logarithms, as three groups show less than there is
         return math.exp(SPREAD_FACTOR * math.log1p(self.spread))
@@ -245,10 +244,7 @@ def _interval_of_mean(values: Sequence[float], error: float) -> tuple[float, flo
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """A range of sizes in which one setting is better than the default.
-
-    Of one collective.
-    """
+    """A range of sizes of one collective in which a setting beats the default."""
 
     op: str
     least: int
@@ -262,7 +258,7 @@ class Advantage:
     def lost(self) -> bool:
         """Whether it is slower under computation than the default is.
 
-        It wins alone and loses in a job.
+        Then it wins alone and loses in a job.
         """
         return any(one.worse for one in self.beside)
 
@@ -276,7 +272,7 @@ class Advantage:
     def under_computation(self) -> str:
         """What is left of the gain under computation, in one sentence.
 
-        Empty where that was not measured.
+        It is empty where that was not measured.
         """
         said = []
         for name, words in BESIDE.items():
@@ -360,7 +356,7 @@ class Sweep:
     def advantages(self) -> list[Advantage]:
         """Where a setting is better than the default.
 
-        The best one of each size, sizes beside each other together.
+        It is the best one of each size, with sizes beside each other together.
         """
         best: dict[tuple[str, int], Comparison] = {}
         for one in self.comparisons:
@@ -403,9 +399,8 @@ class Sweep:
     def saved(self, setting: Setting) -> float | None:
         """Share of the time of the job's calls that a setting saves.
 
-        By what was measured; None without its calls.
-
-        A size of the job counts as the measured one that is nearest to it.
+        It is by what was measured, and None without the job's calls.  A size of the job counts as
+        the measured one that is nearest to it.
         """
         # the rounds that decided come second, so they replace those that chose: these favour
         # winners
@@ -446,7 +441,7 @@ class Sweep:
         return tuple(name for name in self.cleared if name in costs - gains)
 
     def time_saved(self, setting: Setting) -> float:
-        """Share of the time of the job's calls that a setting saves, by what is beyond chance.
+        """Share of the time of the job's calls that is saved beyond chance.
 
         Without the calls of a job one call of each size that was measured counts.
         """
@@ -477,7 +472,8 @@ class Sweep:
     def best(self) -> Advantage | None:
         """The advantage that is worth most.
 
-        One that can be set for all sizes and holds under computation, then what saves most time.
+        One that can be set for all sizes and holds under computation comes first, then what saves
+        most time.
         """
         # what is best on no size may be the only one that can be set for all of them
         by_setting: dict[str, dict[tuple[str, int], Comparison]] = {}
@@ -521,9 +517,10 @@ class Sweep:
 
     @property
     def _not_compared(self) -> str:
-        """Why nothing could be compared: noise, or nothing that differs from the default.
+        """Why nothing could be compared.
 
-        Empty where that could be.
+        It is noise, or that nothing differs from the default; empty where something could be
+        compared.
         """
         noise = noise_of(self.controls)
         if noise:
@@ -552,7 +549,7 @@ class Sweep:
     def summary(self) -> str:
         """The answer, and what it saves of the job.
 
-        With what is left of it under computation.
+        It says also what is left of that under computation.
         """
         best, costly = self.best, self._costly
         tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
@@ -644,9 +641,9 @@ def without_noise(
 def within_links(
     rows: Sequence[Comparison], bounds: Mapping[str, Expectation], ranks: int
 ) -> tuple[tuple[Comparison, ...], str]:
-    """The comparisons without gains that the links cannot carry, and what is said of those.
+    """The comparisons without gains that the links cannot carry.
 
-    Empty where none is.
+    With them comes what is said of those gains, which is empty where there are none.
     """
     beyond = [one for one in rows if one.better and _exceeds_bound(one, bounds, ranks)]
     if not beyond:
@@ -671,7 +668,8 @@ def _exceeds_bound(one: Comparison, bounds: Mapping[str, Expectation], ranks: in
 def equal_to_default(one: Setting, plain: Mapping[str, str], hosts: int) -> str:
     """Why a setting can differ from the default in nothing; empty where it may.
 
-    plain: variables as they are without it, with the defaults that are known; hosts: of the job.
+    `plain` are the variables as they are without it, with the defaults that are known; `hosts`
+    those of the job.
     """
     if one.config or one.without or not one.env:
         return ""
@@ -688,7 +686,7 @@ def equal_to_default(one: Setting, plain: Mapping[str, str], hosts: int) -> str:
 def uncarried(sweep: Sweep) -> str:
     """Why no file can carry the best gain of a sweep into a job.
 
-    Empty where one can, and where there is no gain.
+    It is empty where one can, and where there is no gain.
     """
     best = sweep.best
     if best is None or config_files(sweep):
@@ -704,10 +702,9 @@ def uncarried(sweep: Sweep) -> str:
 def setting(words: str) -> Setting:
     """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names.
 
-    NcclkitError for anything else.
-
-    ``NCCL_PROTO=`` takes a variable away that the environment sets.  What follows the comma of a
-    variable that takes a list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
+    Raises NcclkitError for anything else.  ``NCCL_PROTO=`` takes a variable away that the
+    environment sets.  What follows the comma of a variable that takes a list
+    (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
     """
     env: dict[str, str] = {}
     config: dict[str, int] = {}
@@ -776,11 +773,10 @@ class ConfigFile(NamedTuple):
 def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     """Name → file that carries the answer of a sweep into a job.
 
-    Empty where nothing is to be changed.
-
-    An inherited variable that only costs is taken away.  A variable holds for all sizes, so only
-    settings that no measured size suffers from are written as variables; the file of NCCL's tuner
-    plugin and the options of a process group carry the others.
+    There is none where nothing is to be changed.  An inherited variable that only costs is taken
+    away.  A variable holds for all sizes, so only settings that no measured size suffers from are
+    written as variables; the file of NCCL's tuner plugin and the options of a process group carry
+    the others.
     """
     # what loses beside computation loses in a job, so no file carries it
     rows = []
@@ -827,10 +823,11 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
 
 
 def _measured_alone(sweep: Sweep, is_set: bool) -> str:
-    """What names the change in a command, where a file in force could not be measured by it.
+    """What names the change in a command that measures it alone.
 
-    Where what costs is gone already nothing shows what it costs; and as variables both bounds of
-    the channels would be taken for settings of their own.
+    It is for a file that, in force, could not be measured: where what costs is gone already nothing
+    shows what it costs; and as variables both bounds of the channels would be taken for settings of
+    their own.
     """
     if sweep.harmful:
         return _as_argument(Setting(without=sweep.harmful))
@@ -905,7 +902,7 @@ def _for_sbatch(value: str) -> str:
 def _options_measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
     """``--op all_reduce --sizes 8,1048576``.
 
-    Where something was gained, or taken away as it costs.
+    They are where something was gained, or taken away as it costs.
     """
     comparisons: list[Comparison] = []
     for one in sweep.comparisons:
@@ -925,7 +922,7 @@ def _options_measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
 def applied(sweep: Sweep) -> Setting | None:
     """All that the answer of a sweep changes for every size, as one setting.
 
-    None where that is nothing.
+    It is None where that is nothing.
     """
     best = sweep.best
     if best is None or not _variables_to_set(sweep):
@@ -939,7 +936,7 @@ def applied(sweep: Sweep) -> Setting | None:
 
 
 def _variables_to_set(sweep: Sweep) -> dict[str, str]:
-    """The variables of the one setting that is recommended, where no measured size suffers.
+    """The variables of the one recommended setting, where no size suffers.
 
     Settings that gain each alone were never measured together.
     """
@@ -984,7 +981,7 @@ def _options_code(row: Advantage) -> str:
 def _tuner_line(sweep: Sweep, row: Advantage) -> str:
     """``allreduce,0,1048576,ring,ll,-1,1,8`` of NCCL's example tuner plugin.
 
-    Empty for what it does not know.
+    It is empty for what the plugin does not know.
     """
     own = dict(row.setting.env)
     algorithm = own.pop("NCCL_ALGO", "")
