@@ -3,6 +3,7 @@
 In: logs, dumps, reports and stacks, as files, folders, archives or a Slurm job.  Out: a `Reading`
 of events, facts and measurements; ``docs/events.md`` is the contract.  Files are other people's:
 never run, never changed, read within limits.
+
 Begin with `read`; `files.read_file` reads one file, `merge.Merger` makes events of floods.
 """
 
@@ -41,7 +42,8 @@ OnBytes = Callable[[int, int], object]
 class Reading:
     """What was read.
 
-    Events in the order of the files, one row per file, one sentence per thing that went wrong.
+    It holds events in the order of the files, one row per file, and one sentence per thing that
+    went wrong.
     """
 
     events: list[Event]
@@ -128,7 +130,10 @@ def _inputs_of_paths(parts: Iterable[Part], found: Mapping[str, str]) -> dict[st
 def _read_parts(
     found: Mapping[str, str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes
 ) -> Iterator[Part]:
-    """Whole files in the executor; a file that is read in pieces here, its pieces there."""
+    """Read whole files in the executor.
+
+    A file that is read in pieces is read here, its pieces there.
+    """
     sizes = {path: os.path.getsize(path) for path in found if os.path.isfile(path)}
     done, total = 0, sum(sizes.values())
 
@@ -178,10 +183,11 @@ def _batches_of_files(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterato
 
 
 def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
-    """What some files gave, in the process that reads them: what their dumps share travels once.
+    """What some files gave, in the process that reads them.
 
-    The first of two levels of a tree; the second is the process that asks.  More would not spare it
-    anything, as every result of an executor comes to whoever asked.
+    What their dumps share travels once.  It is the first of two levels of a tree; the second is the
+    process that asks.  More would not spare it anything, as every result of an executor comes to
+    whoever asked.
     """
     found = [files.read_file(path) for path in paths]
     known = dict[Any, Any]()
@@ -189,8 +195,9 @@ def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
 
 
 def _share_dumps(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
-    """The parts; what the dumps of a thousand ranks have in common stands in memory once, in
-    `known`.
+    """The parts, with what the dumps of a thousand ranks share in memory once.
+
+    `known` holds that.
     """
     for part in parts:
         if part.dump is not None:

@@ -1,9 +1,7 @@
 """Lines with words of failure that no grammar knows.
 
-What a verdict by resemblance reads, besides known events.
-
-They are no events, as rules and pictures would have to step over them; they stand in the row of
-their file.
+A verdict by resemblance reads them besides known events.  They are no events, as rules and pictures
+would have to step over them; they stand in the row of their file.
 """
 
 from __future__ import annotations
@@ -19,8 +17,10 @@ from ncclkit.evidence.scanner.prefix import parse_prefix
 from ncclkit.evidence.sources.streams import Ends
 
 FIRST, LAST = 64 << 10, 64 << 10
-"""Bytes at the beginning and at the end of a file that are looked at: a failure stands where a log
-ends."""
+"""Bytes at the beginning and the end of a file that are read.
+
+A failure stands where a log ends.
+"""
 MOST = 60
 """Lines of a file that are kept: the last ones."""
 LONG = 1000
@@ -63,9 +63,8 @@ NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
     """Number, rank and text of abnormal lines that no event cites.
 
-    Those at both ends of a file.
-
-    count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
+    They are those at both ends of a file, of `count` lines.  Of lines that differ in numbers alone
+    the last one counts.
     """
     first, last = ends.head_and_tail()
     if not last and len(first) <= FIRST + LAST:
@@ -81,7 +80,7 @@ def other_lines(
 ) -> list[dict[str, Any]]:
     """Number, rank, text and count of a short log's lines that are not abnormal.
 
-    besides: those that are.
+    `besides` are those that are.
     """
     known = {row["line"] for row in besides}
     lines = text.encode().split(b"\n")

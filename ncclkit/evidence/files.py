@@ -1,6 +1,6 @@
-"""One file → what it gave.
+"""What one file gave.
 
-Its kind is told from its content; logs, dumps, reports, documents, archives.
+Its kind is told from its content: log, dump, report, document or archive.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class Part:
         self.problems += found.problems
 
     def row(self, events: int, errors: int) -> dict[str, Any]:
-        """The line of ``inputs.json``; errors.
+        """The line of ``inputs.json``.
 
-        Lines that call themselves so, and that no grammar knows.
+        `errors` counts the lines that call themselves so, and that no grammar knows.
         """
         return {
             "path": self.path,
@@ -133,8 +133,9 @@ SAFE = 1 << 20
 def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None:
     """Read a pickle or a JSON document into `part`.
 
-    head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken
-    from `text` so far when it only looks like one: JSON lines and brackets go the way of logs.
+    `head` is its first bytes, `text` gives the rest.  Returns None when it was read, and what was
+    taken from `text` so far when it only looks like one: JSON lines and brackets go the way of
+    logs.
     """
     if head.startswith(wire.MARK):
         part.kind = "wire"
@@ -179,7 +180,7 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
 def _read_all(stream: Readable) -> bytearray:
     """All of a document, or its first `inputs.SMALL` bytes.
 
-    In one piece, once, as it may be large.
+    It is read in one piece, once, as it may be large.
     """
     data = bytearray()
     while len(data) < inputs.SMALL and (chunk := stream.read(1 << 20)):
@@ -205,7 +206,7 @@ def _read_limited(function: Reader, part: Part, data: bytearray) -> Part | None:
 def document(path: str, rank: int | None, data: bytes) -> Part | None:
     """What a pickle or a JSON document holds.
 
-    None where it is neither, Refused where it is a damaged pickle.
+    It is None where it is neither, Refused where it is a damaged pickle.
     """
     part = Part(path, rank=rank)
     if data[:1] == b"\x80":
@@ -241,7 +242,10 @@ def report(path: str, rank: int | None, data: bytes) -> Part:
 
 
 def _are_lines(data: bytearray) -> bool:
-    """Whether a JSON document is a log, each line a value of its own that is no record of ours."""
+    """Whether a JSON document is a log of one value a line.
+
+    None of them may be a record of ours.
+    """
     end = data.find(b"\n", 1, SAFE)
     try:
         row = None
@@ -336,9 +340,8 @@ KERNEL = re.compile(
 def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
     """Read one file, and the members of an archive after it.
 
-    Whatever is wrong stands in `problems`.
-
-    Safe to run in another process; `spread` has the pieces of a large plain file scanned in others.
+    Whatever is wrong stands in `problems`.  It is safe to run in another process; `spread` has the
+    pieces of a large plain file scanned in others.
     """
     part = Part(path, rank=inputs.rank_of(path))
     parts = [part]
@@ -368,7 +371,7 @@ def _fill_part(
 ) -> list[Part]:
     """Read one stream into its part.
 
-    The members, where it is an archive that is not itself `inside` one.
+    Of an archive it reads the members, where the archive is not itself `inside` one.
     """
     start, end, members = 0, part.bytes, []
     # a hole before its data, or behind it, takes no time
@@ -420,7 +423,10 @@ def _fill_part(
 def _member_parts(
     part: Part, stream: Readable, counted: Counted, source: Joined, packing: str
 ) -> list[Part]:
-    """Every member that can hold evidence, as a part of its own, in the order of a folder."""
+    """Every member that can hold evidence, as a part of its own.
+
+    They come in the order of a folder.
+    """
     file = None
     if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable():
         file = stream

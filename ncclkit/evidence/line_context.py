@@ -1,6 +1,6 @@
-"""The lines around the line of an event, read from its file when somebody asks.
+"""The lines around the line of an event, read from its file when asked.
 
-In blocks, never the whole file at once.
+They are read in blocks, never the whole file at once.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def _matches(line: str, said: str) -> bool:
 
 
 def _lines(path: Path, first: int, last: int) -> Iterator[str]:
-    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES`
-    bytes.
+    """Lines `first` to `last` (1-based) of a plain or packed file.
+
+    Each is cut to `MAX_LINE_BYTES` bytes.
     """
     with path.open("rb") as packed:
         source, packing = unpack(packed)
@@ -110,7 +111,7 @@ def _lines(path: Path, first: int, last: int) -> Iterator[str]:
 def _skip(source: Readable, count: int) -> bytes | None:
     """What was read behind the first `count` lines.
 
-    None where the file ends before, or reaches too far.
+    It is None where the file ends before, or reaches too far.
     """
     passed = 0
     while passed < MAX_SKIPPED_BYTES:

@@ -1,6 +1,6 @@
 """What a job left behind, read into a case.
 
-The door of `03_logs`; facts of other hosts; what was read, counted.
+It is the door of `03_logs`.  It reads also facts of other hosts, and counts what was read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ ASKED_JOB = re.compile(r"slurm:(\d+)")
 def read_logs(logs: str | Case, case_dir: str | Path = "", example: str = "") -> Case:
     """Read what `logs` names, and nothing else, into a case.
 
-    With `case_dir` the case is kept in that folder.
-
-    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the
-    name of a bundled run; or lines of a log themselves; the case of a reading comes back as it is.
-    What an earlier reading left in the case
+    With `case_dir` the case is kept in that folder.  `logs` are files, folders, globs, archives or
+    Slurm job ids, separated by blanks as in a shell; the name of a bundled run; or lines of a log
+    themselves; the case of a reading comes back as it is.  What an earlier reading left in the case
     gives way, so that two jobs are never judged as one.  Of several jobs in `logs` the case holds
     the first; ``case.about["other_jobs"]`` has the paths of each of the others.  One sentence for
     each thing that could not be read stands in ``case.about["problems"]``; raises NcclkitError
@@ -69,10 +67,8 @@ def read_logs(logs: str | Case, case_dir: str | Path = "", example: str = "") ->
 def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> list[Case]:
     """A case for each job that the `given` logs are of.
 
-    `case` for the first, the others in memory.
-
-    In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the
-    paths of the others.
+    `case` is that of the first, the others are in memory.  In ``about`` of each ``logs`` names what
+    is its own, and of the first ``other_jobs`` has the paths of the others.
     """
     first, *others = inputs_by_job(reading.named, reading.events)
     filled = [fill(case, reading)]
@@ -92,11 +88,9 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
 def inputs_by_job(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
     """The inputs that files were found by, those of one job together.
 
-    In the order in which they were named.
-
-    Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another
-    process.  One that shows neither is taken for a part of the first job.  named: path of a file →
-    its input.
+    They come in the order in which they were named.  Two of them are of two jobs where Slurm's
+    numbers differ, or where NCCL ran a rank in another process.  One that shows neither is taken
+    for a part of the first job.  `named` is path of a file → its input.
     """
     found: list[tuple[list[str], Marks]] = []
     for name, mine in _marks_of_inputs(named, events).items():
@@ -140,9 +134,9 @@ def _different_jobs(one: Marks, other: Marks) -> bool:
 
 
 def is_example(case: Case) -> bool:
-    """Whether what a case holds was read from a recording that comes with the kit.
+    """Whether what a case holds was read from a recording of the kit.
 
-    Somebody else's job.
+    Such a recording is of somebody else's job.
     """
     paths = [str(row.get("path", "")) for row in case.inputs]
     return bool(paths) and all(Path(path).is_relative_to(samples.HERE) for path in paths)
@@ -162,9 +156,7 @@ def forget(case: Case) -> Case:
 def fill(case: Case, reading: evidence.Reading) -> Case:
     """Put what was read in the place of what an earlier reading left.
 
-    Facts and measurements are added.
-
-    Answers of a person stay where the same logs are read again.
+    Facts and measurements are added.  Answers of a person stay where the same logs are read again.
     """
     answers = _answers_that_stay(case, reading)
     forget(case).replace_facts(reading.facts).add(reading.measurements)
@@ -190,7 +182,7 @@ def _first_lines(
 ) -> dict[str, tuple[int, str]]:
     """File → number and text of its first line that was kept.
 
-    It stays when a log grows, and differs where it is another one.
+    That line stays when a log grows, and differs where it is another one.
     """
     found: dict[str, tuple[int, str]] = {}
     for file in inputs:
@@ -211,9 +203,8 @@ def _first_lines(
 def read_facts(case: Case, others: str) -> Case:
     """Add the facts of other hosts to a case.
 
-    What `ncclkit inspect --json` printed there, or their case folders.
-
-    others: files, folders or globs, separated by blanks as in a shell; nothing named is nothing
+    They are what `ncclkit inspect --json` printed there, or their case folders.  `others` are
+    files, folders or globs, separated by blanks as in a shell; where nothing is named nothing is
     done.  Raises NcclkitError where they hold no facts at all.
     """
     if not others.strip():
@@ -228,10 +219,10 @@ def read_facts(case: Case, others: str) -> Case:
 
 
 def _reading_of_pasted(logs: str) -> evidence.Reading | None:
-    """What lines of a log say that were given in place of its name; None where files are named.
+    """What lines of a log say that were given in place of its name.
 
-    One line alone is a log where it holds blanks, no word of it is a file, and something in it is
-    known.
+    It is None where files are named.  One line alone is a log where it holds blanks, no word of it
+    is a file, and something in it is known.
     """
     if not isinstance(logs, str) or len(logs.split()) < 2 or _path_exists(logs):
         return None
@@ -284,7 +275,7 @@ NOT_READ = UNREAD | {"trace"}
 def reading_summary(
     inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[Measurement]
 ) -> str:
-    """One sentence: files by kind, what came out, and what was not understood."""
+    """One sentence: files by kind, what came out, what was not understood."""
     kinds = Counter(str(row["kind"]) for row in inputs)
     read = []
     for kind, count in kinds.most_common():

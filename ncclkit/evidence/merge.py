@@ -43,9 +43,9 @@ TRACE_GAP = 12
 
 
 class Merger:
-    """Collects events; equal ones become one.  Equal.
+    """Collects events; equal ones become one.
 
-    Same kind, source and process, same text without its numbers.
+    Equal are those of the same kind, source and process, with the same text without its numbers.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Merger:
     def add_line(self, event: Event) -> RepeatedEvent | None:
         """Take the event of one line.
 
-        None for a line that belongs to a back-trace told before.
+        Nothing is taken of a line that belongs to a back-trace told before: returns None.
         """
         if event.kind == "nccl.trace" and self.continues(event):
             return None
@@ -91,7 +91,8 @@ class Merger:
     def events(self) -> list[Event]:
         """The same without what another event of them tells.
 
-        Exception lines that a traceback holds, and stacks of timeouts that have a message.
+        Left out are exception lines that a traceback holds, and stacks of timeouts that have a
+        message.
         """
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
@@ -210,9 +211,8 @@ def _text_without_numbers(text: str) -> str:
 class Regions:
     """The lines of tracebacks, by file and type of error.
 
-    So that each error is looked up and not compared with all.
-
-    of_rank: an error is only held by a region of its own rank.
+    So each error is looked up and not compared with all.  `of_rank`: an error is only held by a
+    region of its own rank.
     """
 
     def __init__(self, events: Iterable[Event], *, of_rank: bool = False) -> None:
@@ -229,9 +229,9 @@ class Regions:
         return (event.path, event.data.type, event.rank if self.of_rank else None)
 
     def hold(self, event: Event) -> bool:
-        """True where an error stands in the lines of one above it.
+        """True where an error stands in the lines of a traceback above it.
 
-        And is of its type.
+        It must also be of the type of that.
         """
         lines, ends = self.known.get(self._key(event), ([], []))
         above = bisect_left(lines, event.line)
@@ -252,7 +252,7 @@ class Timeouts:
     def better(self, event: Event) -> bool:
         """True for the stack of a timeout that is reported better elsewhere.
 
-        By a message, or the first line of that stack.
+        A message tells it better, or the first line of that stack.
         """
         if not isinstance(event.data, C10dTimeout) or not _is_bare(event.data):
             return False
@@ -278,7 +278,10 @@ def assign_ranks(events: Iterable[Event]) -> list[Event]:
 
 
 def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:
-    """torchrun tells each exit twice, as it happens and in its summary; the first word stands."""
+    """Events with each exit of a process once.
+
+    torchrun tells each exit twice, as it happens and in its summary; the first word stands.
+    """
     seen: set[tuple[str, int | None]] = set()
     for event in events:
         if event.kind == "elastic.exit" and event.pid is not None:
@@ -371,7 +374,7 @@ Place = tuple[str, object]
 def assign_hosts(events: Iterable[Event]) -> list[Event]:
     """Events with the host of their rank or launcher.
 
-    In runs of ours on several hosts.
+    It is known in runs of ours on several hosts.
     """
     given = list(events)
     hosts: dict[str, dict[Place, str]] = {}

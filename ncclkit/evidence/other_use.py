@@ -1,6 +1,6 @@
 """What processes that were none of a run's own used while it ran.
 
-Cores and GPUs, from its telemetry.
+They used cores and GPUs, by the run's telemetry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OtherUse:
         self._take_holders(sample.get("holders"))
 
     def _take_gpus(self, gpus: Any) -> None:
-        """Before a rank has come, whatever computes on a GPU is somebody else."""
+        """Take what computes on GPUs before a rank has come: it is somebody else."""
         for index, row in enumerate(gpus[:MOST] if isinstance(gpus, list) else ()):
             if isinstance(row, list) and len(row) > 1 and _is_number(row[1]):
                 self._gpu_busy.setdefault(index, []).append(float(row[1]))

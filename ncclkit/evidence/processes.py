@@ -1,6 +1,6 @@
 """Processes that read for this one.
 
-Side by side where there is much, with limits where it is risky.
+They read side by side where there is much, and with limits where it is risky.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ MOST = 8
 
 
 class _Quiet(SpawnProcess):
-    """A process that does not import the caller's main module, which may be a script without ``if
-    __name__ …``.
+    """A process that does not import the caller's main module.
+
+    That may be a script without ``if __name__ …``.
     """
 
     @staticmethod
@@ -53,9 +54,8 @@ class _Context(SpawnContext):
 def process_pool(paths: Iterable[str]) -> Iterator[Executor | None]:
     """A pool of processes that reads these files, as long as the block runs.
 
-    None where one process does as well.
-
-    Processes are spawned, as a notebook's has threads, and end with this one, however it ends.
+    It is None where one process does as well.  Processes are spawned, as a notebook's has threads,
+    and end with this one, however it ends.
     """
     count = min(
         MOST,
@@ -84,8 +84,10 @@ def _die_with_parent(sentinel: int) -> None:
 
 
 MEMORY = 352 << 20
-"""Bytes that reading one risky document may take beyond those of the process; this one holds its
-bytes besides."""
+"""Bytes that reading one risky document may take beyond those of the process.
+
+This process holds the bytes of the document besides.
+"""
 SECONDS = 20
 """Processor seconds that it may take, where it is large."""
 
@@ -101,11 +103,9 @@ class Refused(ValueError):
 class Limited:
     """A process that calls functions on what strangers wrote.
 
-    Each call with limits of memory and time.
-
-    It is started by the first call, answers one after the other, and is replaced where a limit
-    ended it.  It is forked in milliseconds where no other thread is; a new interpreter takes 0.3 s,
-    and so stays for the next reading.
+    Each call has limits of memory and time.  The process is started by the first call, answers one
+    after the other, and is replaced where a limit ended it.  It is forked in milliseconds where no
+    other thread is; a new interpreter takes 0.3 s, and so stays for the next reading.
     """
 
     def __init__(self) -> None:
@@ -115,11 +115,10 @@ class Limited:
         self._forked = False
 
     def call(self, function: Callable[..., Any], *given: Any, data: bytes | bytearray = b"") -> Any:
-        """What `function(*given, data)` returns; what it raises.
+        """What `function(data)` returns; what it raises is raised here.
 
-        Refused where it takes too much or breaks its process.
-
-        data: the document; a small one has fewer seconds.
+        Raises Refused where it takes too much or breaks its process.  `data` is the document; a
+        small one has fewer seconds.
         """
         with self._lock:
             return self._call(function, given, data, min(SECONDS, 3 + (len(data) >> 20)))
@@ -172,7 +171,10 @@ class Limited:
             self.close()
 
     def close(self) -> int | None:
-        """End the process, whatever it does; returns its exit status, None where there was none."""
+        """End the process, whatever it does.
+
+        Returns its exit status, None where there was none.
+        """
         with self._lock:
             if self._child is None:
                 return None

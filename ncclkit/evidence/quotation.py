@@ -1,6 +1,6 @@
 """Texts that are no logs, and lines that quote an error.
 
-Sentences about it, source code, lists, tables, comments.
+Such lines are sentences about it, source code, lists, tables and comments.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ LEAD = 2
 def is_quotation(text: str) -> bool:
     """Whether a line only speaks of an error, or is source code.
 
-    Source code that holds it; not the error's own report.
+    Such a line holds the error, and is not the error's own report.
     """
     line = text.partition("\n")[0]
     if "Traceback (most" in text:
@@ -122,8 +122,9 @@ def _is_code(line: str) -> bool:
 
 
 def _is_spoken(line: str) -> bool:
-    """A sentence around something in quotation marks, or one that leads to an error without a
-    colon.
+    """Whether a line is a sentence about an error.
+
+    It stands around something in quotation marks, or leads to an error without a colon.
     """
     rest, quoted = SPAN.subn(" ", line)
     errors = [span[0] for span in SPAN.finditer(line) if ERROR.search(span[0])]
@@ -142,7 +143,10 @@ def _is_spoken(line: str) -> bool:
 
 
 def _is_sentence(text: str) -> bool:
-    """Several plain words, one of them of those that fill sentences."""
+    """Whether a text is a sentence.
+
+    It has several plain words, one of them of those that fill sentences.
+    """
     if text.count(": "):
         said = text.rpartition(": ")[2]
     else:
@@ -205,7 +209,7 @@ COMMON = re.compile(
 def is_document(path: str, head: str) -> bool:
     """Whether a text is a document rather than a log.
 
-    Documentation, source code or settings, by its name and its first lines.
+    Documentation, source code and settings are told by their name and their first lines.
     """
     filled = (line[:400] for line in head.splitlines() if line.strip())
     # each line once: a log repeats itself, and would outweigh what stands around it

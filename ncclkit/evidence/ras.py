@@ -287,7 +287,7 @@ def from_json(value: Data, path: str) -> Report:
 def parse_json(data: bytes) -> Any:
     """The value of a JSON report that NCCL wrote without a comma.
 
-    None for any other damaged document.
+    It is None for any other damaged document.
     """
     if b'"communicators"' not in data[:4096] or b'"nccl_version"' not in data[:4096]:
         return None
@@ -466,7 +466,7 @@ def _indented_lines(lines: list[str], number: int) -> Iterator[str]:
 def _take_processes(report: Report, what: str, body: list[str]) -> None:
     """Remarks on the job as a whole.
 
-    Processes that did not answer, and how often RAS waited in vain.
+    They are processes that did not answer, and how often RAS waited in vain.
     """
     found = [f"{match['node']}:{match['pid']}" for match in map(PROCESS.match, body) if match]
     if what == "DEAD":
@@ -528,7 +528,10 @@ def _take_counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> 
 
 
 def _take_errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
-    """``Rank 3 reported remote error -- GPU …``, or its error in the line before it."""
+    """``Rank 3 reported remote error -- GPU …``, or its error.
+
+    The error stands in the line before it.
+    """
     kind = ""
     for line in body:
         match = RANK.match(line)

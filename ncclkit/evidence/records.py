@@ -1,6 +1,6 @@
 """What ncclkit itself writes beside logs.
 
-Wire, status and plan of a run, facts, measurements, telemetry.
+It is the wire, status and plan of a run, facts, measurements and telemetry.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ LARGEST = 1 << 31
 
 
 class Malformed(ValueError):
-    """A record holds something else than it should where events are told apart by it."""
+    """A record holds something else than it should.
+
+    It does so where events are told apart by it.
+    """
 
 
 def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     """The `worker.phase` event of one line of ``wire.jsonl``.
 
-    None for none; Malformed for lists where texts belong.
+    It is None for no record; raises Malformed for lists where texts belong.
     """
     record = _parsed_record(raw)
     if record is None:
@@ -74,7 +77,10 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
 
 
 def _event_of_test(record: Mapping[str, Any], path: str, number: int) -> Event | None:
-    """What a connection test found of a host or of the way to another, or what a host granted."""
+    """What a connection test found of a host or a path.
+
+    It may also be what a host granted.
+    """
     kind = str(record["kind"])
     if kind not in KINDS:
         return None
@@ -164,7 +170,10 @@ def _parsed_record(raw: bytes) -> dict[str, Any] | None:
 
 
 def _finite_values(value: Any) -> Any:
-    """The same with None for NaN and infinities, which JSON does not know but Python reads."""
+    """The same with None for NaN and infinities.
+
+    JSON does not know these but Python reads them.
+    """
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
@@ -247,14 +256,16 @@ class LiveHost:
 
 
 MOST_ON_HOST = 1024
-"""Ranks that one host has at most: a list of more is not believed, as each absent rank is
-accused."""
+"""Ranks that one host has at most.
+
+A list of more is not believed, as each absent rank is accused.
+"""
 
 
 def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """One `attach.rank` for each rank that is or should be here.
+    """One `attach.rank` for each rank that is or should be on the host.
 
-    For each that should run on the host and does not; none of other words.
+    A document of other words gives none.
     """
     try:
         found = msgspec.convert(value, LiveHost)
@@ -346,9 +357,8 @@ NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
 def facts_of(value: Any) -> list[Fact]:
     """The facts in a list, in ``{"facts": [...]}``, or one alone.
 
-    None for any other document.
-
-    Facts that do not say their host are of the one that ``host.name`` names.
+    It is None for any other document.  Facts that do not say their host are of the one that
+    ``host.name`` names.
     """
     if isinstance(value, dict):
         rows = value.get("facts", [value])
@@ -405,7 +415,7 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     """Events ``telemetry.`` of each rank that has samples, and of what others did.
 
-    The number of lines.
+    Returned with them is the number of lines.
     """
     last: dict[tuple[str, int | None], Event] = {}
     readings: dict[tuple[str, int], deque[_Reading]] = defaultdict(lambda: deque(maxlen=64))
@@ -507,7 +517,10 @@ def _known_rates(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str,
 def _utilization_events(
     host: str, rank: int, rows: Sequence[_Reading], path: str
 ) -> Iterator[Event]:
-    """What a rank did in the last seconds of its telemetry; nothing where no rate is known."""
+    """What a rank did in the last seconds of its telemetry.
+
+    There is nothing where no rate is known.
+    """
     number, end, _ = rows[-1]
     late = [row for _, moment, row in rows if end - WINDOW <= moment <= end]
     seen = {name: [row[name] for row in late if name in row] for name in RATES}

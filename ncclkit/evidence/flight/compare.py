@@ -1,11 +1,10 @@
-"""Compares the Flight Recorder dumps of all ranks: what differs, and who is missing, as events.
+"""Compares the Flight Recorder dumps of all ranks.
 
-No rank is the truth, and no dump needs the others.
-
-A mismatch is the first collective that ranks disagree on: another operation, other sizes, other
-types.  Of different values the one that most ranks hold is taken as meant, then the one of the
-ranks that came further.  Whole stretches of columns are compared at once; single calls only where a
-stretch differs.
+What differs, and who is missing, becomes events.  No rank is the truth, and no dump needs the
+others.  A mismatch is the first collective that ranks disagree on: another operation, other sizes,
+other types.  Of different values the one that most ranks hold is taken as meant, then the one of
+the ranks that came further.  Whole stretches of columns are compared at once; single calls only
+where a stretch differs.
 """
 
 from __future__ import annotations
@@ -69,10 +68,11 @@ def terms(kind: Kind) -> Terms:
 
 
 def _part_taken(kind: Kind) -> Terms:
-    """The terms of a scatter: the part that each rank takes; what is brought is the root's alone.
+    """The terms of a scatter: the part that each rank takes.
 
-    torch records that part for NCCL as the input, and as the output either the root's list or a
-    placeholder; for gloo it records the two sides as the program names them.
+    What is brought is the root's alone.  torch records that part for NCCL as the input, and as the
+    output either the root's list or a placeholder; for gloo it records the two sides as the program
+    names them.
     """
     if kind.library == "nccl":
         taken = kind.inputs.total or None
@@ -128,8 +128,9 @@ def _compare_calls(
     start: int,
     numbers: dict[Terms, int],
 ) -> int | None:
-    """The first sequence number in which `mine`, from `start` on, differs from what earlier ranks
-    hold.
+    """The first sequence number in which `mine` differs from earlier ranks.
+
+    They are compared from `start` on.
     """
     if start >= len(mine[0]) or not whole[0]:
         return None
@@ -152,7 +153,10 @@ def _compare_calls(
 
 
 def _most_calls(group: Group, seq: int) -> int:
-    """The most calls that one rank recorded under one number: several in a coalesced batch."""
+    """The most calls that one rank recorded under one number.
+
+    There are several in a coalesced batch.
+    """
     return max(
         bisect_right(calls.seqs, seq) - bisect_left(calls.seqs, seq)
         for calls in group.calls.values()
@@ -169,7 +173,10 @@ def _place_of_nth(calls: Calls, seq: int, number: int) -> int | None:
 def _first_difference(
     group: Group, seq: int, held: dict[int, int]
 ) -> tuple[Data, list[str], list[int]] | None:
-    """The first of operation, sizes, types in which the calls at these places differ."""
+    """The first of operation, sizes, types in which calls differ.
+
+    The calls are those at these places.
+    """
     known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
         values = {rank: term[number] for rank, term in known.items()}
@@ -231,7 +238,7 @@ def _shown_value(kind: Kind, field: str, output: bool) -> Any:
 def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
     """(data, text, ranks) of the first all_to_all whose sizes do not fit.
 
-    None where all fit, or a dump is missing.
+    It is None where all fit, or a dump is missing.
     """
     held = {rank: calls for rank, calls in group.calls.items() if len(calls)}
     if len(held) < max(2, len(group.members)):
@@ -269,8 +276,9 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
 
 
 def _unequal_pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
-    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for
-    each peer are known.
+    """[from, to, elements sent, elements expected] of each pair that disagrees.
+
+    It needs known sizes for each peer.
     """
     size = len(group.members)
     found = []
@@ -292,11 +300,9 @@ def outlying_splits(
 ) -> list[int]:
     """The ranks whose splits do not fit.
 
-    Those in every pair that disagrees, else those unlike most others.
-
-    totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that
-    takes, unless the one that sends has another total than most: what is to come is computed from
-    what was sent.
+    They are those in every pair that disagrees, else those unlike most others.  `totals` is rank →
+    elements that it sends and takes in all.  Of a single pair it is the one that takes, unless the
+    one that sends has another total than most: what is to come is computed from what was sent.
     """
     if pairs:
         shared = set.intersection(*({pair[0], pair[1]} for pair in pairs))
@@ -340,7 +346,7 @@ MANY = 1024
 
 
 def dump_event(dump: Dump, of: int = 1) -> Event:
-    """The `flight.dump` event of one file; of: how many dumps there are."""
+    """The `flight.dump` event of one file, of so many dumps."""
     by_group: dict[str, Data] = {}
     lines: list[str] = []
     for key in dict.fromkeys((*dump.members, *dump.collectives)):
@@ -378,9 +384,8 @@ def dump_event(dump: Dump, of: int = 1) -> Event:
 def _dated_calls(calls: Calls, fewer: int) -> list[list[float]]:
     """Number of a call, and when it was made, in seconds since the epoch.
 
-    Without those that the dump does not date.
-
-    fewer: by which the usual numbers are divided; the first and the last call always count.
+    Calls that the dump does not date are left out.  By `fewer` the usual numbers are divided; the
+    first and the last call always count.
     """
     last = max(1, LAST // fewer)
     spread = max(1, SPREAD // fewer)
@@ -409,7 +414,7 @@ SIZES = 64
 def _sizes_of_calls(dump: Dump, calls: Calls) -> list[list[Any]]:
     """``[operation, bytes of the larger side, calls]``, the most frequent first.
 
-    Without those of unknown size.
+    Calls of unknown size are left out.
     """
     counts = Counter(calls.kinds)
     sizes: Counter[tuple[str, int]] = Counter()
@@ -432,7 +437,7 @@ def _rows_of_sizes(sizes: tuple[tuple[tuple[str, int], int], ...]) -> list[list[
 def _listed_ranks(ranks: tuple[int, ...]) -> list[int]:
     """One list for all events that name the same members.
 
-    A thousand of a thousand ranks fill memory.
+    A thousand lists of a thousand ranks fill memory.
     """
     return list(ranks)
 
@@ -440,11 +445,12 @@ def _listed_ranks(ranks: tuple[int, ...]) -> list[int]:
 def analyse(
     dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()
 ) -> list[Event]:
-    """Cross-rank events, group by group; those that only follow from another group's hang say so.
+    """Cross-rank events, group by group.
 
-    Of a running job whose ranks made calls while it was looked at only who came late: its dumps are
-    of different moments.  world: number of ranks of the job, where something else shows it.
-    events: those of other files; stacks, hosts, and moments of looks are taken from them.
+    Those that only follow from another group's hang say so.  Of a running job whose ranks made
+    calls while it was looked at it tells only who came late: its dumps are of different moments.
+    `world` is the number of ranks of the job, where something else shows it; `events` are those of
+    other files: stacks, hosts, and moments of looks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}

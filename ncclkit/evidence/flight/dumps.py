@@ -1,9 +1,7 @@
-"""Flight Recorder dumps of all schema versions, brought to one form.  Format.
+"""Flight Recorder dumps of all schema versions, brought to one form.
 
-REFERENCE of torch 2.2 to 2.15.
-
-The calls of a rank are kept column by column, so that thousands of dumps fit in memory together (26
-bytes a call).
+The versions are those of torch 2.2 to 2.15.  The calls of a rank are kept column by column, so that
+thousands of dumps fit in memory together (26 bytes a call).
 
 Dumps are pickles of dicts, lists, tuples, strings and numbers, from strangers: plain values come
 out, and nothing in them runs.  The standard library's unpickler reads them with its doors to code
@@ -64,7 +62,7 @@ def loads(data: bytes) -> Any:
 class _Locked(pickle.Unpickler):
     """Python's unpickler without a way to code.
 
-    Each goes through a class or function, or an object outside.
+    Each such way goes through a class or function, or an object outside.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
@@ -106,7 +104,7 @@ class Kind(NamedTuple):
     def closes(self) -> bool:
         """True for the record that ends a coalesced batch.
 
-        It holds the state of all its members.
+        It holds the state of all members of the batch.
         """
         return self.op.endswith("coalesced")
 
@@ -154,8 +152,10 @@ class Calls:
 
 
 SHARED = ("seqs", "kinds", "status", "sites", "entries", "open")
-"""The columns that are the same on all ranks which make the same calls; when they make them is
-their own."""
+"""The columns that are the same on all ranks which make the same calls.
+
+The times at which they make them are their own.
+"""
 
 
 def sort(calls: Calls) -> None:
@@ -174,7 +174,8 @@ def mark_open(
 ) -> None:
     """Fill `open`; members of a coalesced batch have no state of their own.
 
-    reports_completion: some call of this dump is ``completed``, so this backend records completion.
+    `reports_completion`: some call of this dump is ``completed``, so this backend records
+    completion.
     """
     library = kinds[calls.kinds[0]].library
     table = bytes(
@@ -202,13 +203,12 @@ def mark_open(
 
 
 def _is_open(library: str, state: str, retired: bool, reports_completion: bool) -> bool:
-    """gloo never leaves ``scheduled``, nccl2 only if it reports completion.
+    """Whether a call is still open, as its library and its state tell.
 
-    There `retired` says so, else the state.
-
-    An aborted NCCL kernel counts as completed, though the watchdog never retired its call: recorded
-    on 4 x H200 with torch 2.11, where dumps of a receive without a sender and of two groups in
-    crossed order say so.
+    gloo never leaves ``scheduled``, nccl2 does only if it reports completion: there `retired` says
+    whether the call is over, else the state does.  An aborted NCCL kernel counts as completed,
+    though the watchdog never retired its call: recorded on 4 x H200 with torch 2.11, where dumps of
+    a receive without a sender and of two groups in crossed order say so.
     """
     if library == "gloo" or (library not in ("nccl", "") and not reports_completion):
         return state != "completed" and not retired
@@ -345,7 +345,7 @@ class Columns:
             calls.entries = array("I")
 
     def _settle(self, calls: Calls, entries: Sequence[Any]) -> None:
-        """Completed but not retired.
+        """Settle calls that are completed but not retired.
 
         The watchdog had no time yet, or the call was aborted long after it was made.
         """
@@ -446,14 +446,17 @@ class Columns:
         return place
 
     def _texts(self, value: Any) -> tuple[str, ...]:
-        """Different types of several tensors."""
+        """The types of a call's tensors; different ones of several are joined."""
         found = self._types.get(id(value))
         if found is None:
             found = self._types[id(value)] = tuple(sorted(set(map(_checked_text, value[:PEERS]))))
         return found
 
     def _sizes(self, value: Any) -> CallSizes:
-        """Several tensors, or none; a list that many entries share is counted once."""
+        """Sizes of several tensors, or none.
+
+        A list that many entries share is counted once.
+        """
         found = self._wide.get(id(value))
         if found is None:
             each = _elements_of_each(value)
@@ -540,7 +543,7 @@ class Dump:
     def oldest(self) -> int:
         """When the oldest retained call was made, in nanoseconds since the epoch.
 
-        0 where no call has a time.
+        It is 0 where no call has a time.
         """
         times = (
             time
@@ -553,7 +556,7 @@ class Dump:
     def newest_time(self) -> float | None:
         """When its last call was made, in seconds since the epoch.
 
-        None where it does not say.
+        It is None where the dump does not say.
         """
         if self.newest is None:
             return None
@@ -563,7 +566,7 @@ class Dump:
     def word(self, calls: Calls, place: int) -> str:
         """One call in a line.
 
-        Number, operation, sizes, types, state, and where the program made it.
+        It tells number, operation, sizes, types, state, and where the program made the call.
         """
         kind, site = self.kinds[calls.kinds[place]], self.sites[calls.sites[place]]
         shapes = str([list(shape) for shape in kind.inputs.shapes])

@@ -1,9 +1,7 @@
-"""Where a process group stalls: who never entered, sends without receives, late ranks.
+"""Where a process group stalls, and which hang is the root.
 
-Which hang is the root.
-
-Groups are as all dumps together show them: the same name with other members is another
-communicator.
+It tells who never entered, sends without receives, and late ranks.  Groups are as all dumps
+together show them: the same name with other members is another communicator.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class Group:
     def site(self, rank: int, place: int) -> str:
         """Where the program made a call, ``train.py:88 in step``.
 
-        Empty where the dump does not record it.
+        It is empty where the dump does not record it.
         """
         return self.sources[rank].sites[self.calls[rank].sites[place]]
 
@@ -76,8 +74,8 @@ class Group:
 def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     """Every communicator that some dump names, in the order of ranks.
 
-    world: number of ranks of the job, where something other than the dumps shows it.  Of two dumps
-    of one rank the one with the newer call of a group counts for that group.
+    `world` is the number of ranks of the job, where something other than the dumps shows it.  Of
+    two dumps of one rank the one with the newer call of a group counts for that group.
     """
     by_rank: dict[int, list[Dump]] = {}
     for dump in dumps:
@@ -117,7 +115,7 @@ def _members_of_group(
 ) -> Members:
     """Members of a group of one dump.
 
-    Where it does not tell them, the only ones that others tell.
+    Where the dump does not tell them, they are the only ones that other dumps tell.
     """
     recorded = dump.members.get(key, ())
     if recorded:
@@ -130,7 +128,10 @@ def _members_of_group(
 
 
 def _unnamed_members(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set[int]:
-    """Members of a group of which nothing tells them: everybody, where it is the default group."""
+    """Members of a group of which nothing tells them.
+
+    They are everybody, where it is the default group.
+    """
     if key[1] != "default_pg" and key[0] not in ("0", "", "default_pg"):
         return set()
     whole = set()
@@ -156,7 +157,10 @@ ALONE = frozenset({"", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "
 
 @dataclass(slots=True, eq=False)
 class GroupFinding:
-    """One finding about one group: an event before it is known what depends on what."""
+    """One finding about one group.
+
+    It is an event before it is known what depends on what.
+    """
 
     kind: str
     group: Group
@@ -172,9 +176,8 @@ class GroupFinding:
 def find_hang(group: Group) -> Iterator[GroupFinding]:
     """Which ranks are missing from a group, or that all are inside.
 
-    Empty where nothing hangs.
-
-    Of a rank whose dump is older than what others have completed with it nothing is known.
+    It is empty where nothing hangs.  Of a rank whose dump is older than what others have completed
+    with it nothing is known.
     """
     last, lost = _last_sequences(group)
     older = _older_dumps(group, last)
@@ -200,16 +203,17 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
 def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
     """Ranks whose dump was taken early: another one completed a call that needs them.
 
-    One that has made that call, and only does not see its end, may be one whose GPU failed.
+    A rank that has made that call, and only does not see its end, may be one whose GPU failed.
     """
     proven = max((_last_proven(group, rank) for rank in group.calls), default=-1)
     return [rank for rank, reached in last.items() if reached < proven]
 
 
 def _last_proven(group: Group, rank: int) -> int:
-    """The last call of a rank that ends only once all members have entered it; -1 without one.
+    """The last call of a rank that proves that all members entered.
 
-    An aborted call counts as completed, too, but its watchdog has not retired it.
+    Such a call ends only once all have entered it; -1 without one.  An aborted call counts as
+    completed, too, but its watchdog has not retired it.
     """
     dump, calls = group.sources[rank], group.calls[rank]
     for place in reversed(range(len(calls))):
@@ -221,13 +225,11 @@ def _last_proven(group: Group, rank: int) -> int:
 
 
 def _last_sequences(group: Group) -> tuple[dict[int, int], list[int]]:
-    """rank → its last sequence number, -1 where it never entered.
+    """rank → its last sequence number, and ranks whose record was overwritten.
 
-    And ranks whose record was overwritten.
-
-    A ring buffer keeps the newest calls of all groups.  Where none of this group is left, the rank
-    may have been in it long ago; only what others entered after the oldest call that it still holds
-    would have to be there.
+    The number is -1 where a rank never entered.  A ring buffer keeps the newest calls of all
+    groups.  Where none of this group is left, the rank may have been in it long ago; only what
+    others entered after the oldest call that it still holds would have to be there.
     """
     last = {rank: calls.seqs[-1] for rank, calls in group.calls.items() if len(calls)}
     if not last:
@@ -247,8 +249,9 @@ def _last_sequences(group: Group) -> tuple[dict[int, int], list[int]]:
 def _gaps_of_group(
     group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int], older: list[int]
 ) -> Iterator[GroupFinding]:
-    """Ranks that never entered a collective in which others wait, or that others have
-    behind them.
+    """Ranks that never entered a collective that other ranks entered.
+
+    The others wait in it, or have it behind them.
     """
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
@@ -275,8 +278,9 @@ def _next_sequence(group: Group, rank: int, seq: int) -> int:
 
 
 def _is_unconfirmed(group: Group, rank: int, seq: int) -> bool:
-    """True unless NCCL says that the call is complete, which needs every rank to have
-    entered it.
+    """True unless NCCL says that the call is complete.
+
+    To be complete it needs every rank to have entered it.
     """
     place = group.calls[rank].at(seq)
     if place is None:
@@ -328,10 +332,10 @@ def _newest_call(group: Group, rank: int) -> str:
 
 
 def _stuck_collective(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
-    """Every member launched the same collective and nobody, or the smaller part, finished it.
+    """A collective that every member launched and nobody, or too few, finished.
 
-    Nothing where all states say completed: such a dump was taken before the watchdog retired the
-    call.
+    There is none where all states say completed: such a dump was taken before the watchdog retired
+    the call.
     """
     places = {rank: calls.at(seq) for rank, calls in group.calls.items()}
     done = [rank for rank in group.calls if rank not in inside]
@@ -358,7 +362,7 @@ def _stuck_collective(group: Group, seq: int, inside: list[int]) -> Iterator[Gro
 def crossed(found: Iterable[GroupFinding]) -> None:
     """Fill `crossed` of groups that all have entered.
 
-    Other such groups, if ranks made the two calls in two orders.
+    It names other such groups, if ranks made the two calls in two orders.
     """
     stuck = [stop for stop in found if stop.kind == "flight.stuck"]
     for stop in stuck:
@@ -386,10 +390,9 @@ def _time_of_stuck_call(stop: GroupFinding, rank: int) -> int:
 def roots(found: Iterable[GroupFinding]) -> None:
     """Fill `root`: the group whose hang holds the missing ranks of this one.
 
-    "" where it is a root itself.
-
-    A group depends on another where each of its missing ranks waits in that one.  Groups that wait
-    for each other in a circle are all roots: their collectives were launched in different order.
+    It is "" where a group is a root itself.  A group depends on another where each of its missing
+    ranks waits in that one.  Groups that wait for each other in a circle are all roots: their
+    collectives were launched in different order.
     """
     stops = list(found)
     holder: dict[int, int] = {}
@@ -443,8 +446,9 @@ def unpaired(group: Group) -> Iterator[GroupFinding]:
 def _collect_pairs(
     group: Group,
 ) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]], Counter[int]]:
-    """Places of sends and of receives by pair, and how many receives from any source
-    each rank has.
+    """Places of sends and of receives by pair.
+
+    It tells also how many receives from any source each rank has.
     """
     sends: dict[Pair, list[int]] = {}
     receives: dict[Pair, list[int]] = {}
@@ -558,7 +562,10 @@ SAMPLE = 33
 """Collectives from which the difference of clocks is estimated."""
 FEW = 8
 BLIND = 60 * SECOND
-"""Lateness that is claimed across hosts without such an estimate; clocks are seldom that wrong."""
+"""Lateness that is claimed across hosts without such an estimate.
+
+Clocks are seldom that wrong.
+"""
 WORST = 16
 """Ranks that an event names."""
 
@@ -572,9 +579,8 @@ def find_straggler(
 ) -> GroupFinding | None:
     """The collective for which one rank let the others wait longest.
 
-    None where nobody was late.
-
-    goes_on: the job was seen to make calls; then one that comes last to most of them is late.
+    It is None where nobody was late.  `goes_on`: the job was seen to make calls; then a rank that
+    comes last to most of them is late.
     """
     columns = _columns_of_times(group)
     if len(columns) < 2:
@@ -622,8 +628,9 @@ def _lower_median(times: Iterable[int]) -> int:
 
 
 def _columns_of_times(group: Group) -> dict[int, array[int]]:
-    """rank → when it called each collective that all ranks with records still hold; {} where they
-    do not line up.
+    """rank → when it called each collective that all ranks still hold.
+
+    Only ranks with records count; {} where they do not line up.
     """
     calls = {rank: c for rank, c in sorted(group.calls.items()) if len(c)}
     low = max((c.seqs[0] for c in calls.values()), default=0)
@@ -643,7 +650,10 @@ def _columns_of_times(group: Group) -> dict[int, array[int]]:
 def _corrected_times(
     ranks: list[int], times: list[array[int]], hosts: Mapping[int, str]
 ) -> list[array[int]]:
-    """Times on a common clock: each host's usual distance from the middle taken off."""
+    """Times on a common clock.
+
+    Each host's usual distance from the middle is taken off.
+    """
     count = len(times[0])
     if count < FEW:
         return times

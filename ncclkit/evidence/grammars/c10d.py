@@ -1,4 +1,7 @@
-"""The grammar of ProcessGroupNCCL: watchdog, monitor, errors.  torch 1.10 to 2.15."""
+"""The grammar of ProcessGroupNCCL: watchdog, monitor, errors.
+
+It reads torch 1.10 to 2.15.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,7 @@ MONITOR: tuple[Rule, ...] = (
         "c10d.hint",
     ),
 )
-"""The rules of `c10d` take these in."""
+"""Rules of the monitor, which the rules of this module take in."""
 
 
 # [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]
@@ -161,9 +164,9 @@ TC = r"\[TC\]\[rank=(?P<tc_rank>\d{1,7})\](?:\[name=(?P<pg>[^\]]{0,200})\])?"
 
 
 def _group(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The group's stable name (PG GUID where it is printed).
+    """The group's stable name (PG GUID where it is printed), and its rank.
 
-    Its rank is the global one in the default group.
+    The rank inside a group is the global one in the default group only.
     """
     name = re.sub(r".*PG GUID |^ID \d+ ?|^GUID ", "", data.get("pg") or "").strip()
     described = re.match(r"(\S*?) ?\(([^)]*)\)$", name)
@@ -258,8 +261,9 @@ def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The lines after an ``NCCL error in`` hold its explanation and, after ``Last error:``, NCCL's
-    last warning.
+    """What the lines after an ``NCCL error in`` hold.
+
+    They hold its explanation and, after ``Last error:``, NCCL's last warning.
     """
     warning = _warning_after(line, "Last error:")
     return data | {

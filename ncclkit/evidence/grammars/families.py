@@ -1,6 +1,6 @@
 """Which family an NCCL warning belongs to.
 
-The texts of NCCL 2.4 to 2.30, REFERENCE of the NCCL sources.
+The texts are those in the sources of NCCL 2.4 to 2.30.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ DEVICE = re.compile(
 def classify(message: str, file: str = "") -> dict[str, Any]:
     """``{"family": …}`` of one warning, and the numbers that its family carries.
 
-    message: the text after ``NCCL WARN``; file: the NCCL source file that printed it, which settles
-    texts such as ``Cuda failure`` in ``transport/nvls.cc``.
+    `message` is the text after ``NCCL WARN``; `file` is the NCCL source file that printed it, which
+    settles texts such as ``Cuda failure`` in ``transport/nvls.cc``.
     """
     data: dict[str, Any] = {"family": _family_of_text(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
@@ -163,7 +163,10 @@ _NUMBERS = re.compile(r"\b\d[\d.]*\b|0x[0-9a-f]+")
 
 @lru_cache(4096)
 def _family_of_text(text: str) -> str:
-    """The first family that fits; no family depends on a number, so floods are decided once."""
+    """The first family that fits.
+
+    No family depends on a number, so floods are decided once.
+    """
     return next((name for name, pattern in _FAMILIES if pattern.search(text)), "other")
 
 

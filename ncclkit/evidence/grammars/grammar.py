@@ -1,8 +1,7 @@
-"""What a grammar is made of: a line of a log, and the rules that turn it into events.
+"""What a grammar is made of: a line, and rules that make events.
 
-A rule costs nothing until its literal anchor stands in the line; only then its
-regular expression runs.  Grammar modules declare `RULES`, each pattern under a
-specimen line.
+A rule costs nothing until its literal anchor stands in the line; only then its regular expression
+runs.  Grammar modules declare `RULES`, each pattern under a specimen line.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ Make = Callable[["re.Match[str]", Data, "Line"], "Data | None"]
 class LabelledEvent(Event):
     """An event whose rank is a launcher's label.
 
-    Right on one host, perhaps a local rank on many.
-
-    Only while files are read; what is handed on is an `Event`.
+    The label is right on one host, and perhaps a local rank on many.  Such events exist only while
+    files are read; what is handed on is an `Event`.
     """
 
 
@@ -162,13 +160,11 @@ class Rule:
 def rule(
     kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any
 ) -> Rule:
-    """A rule.
+    """Make a rule.
 
-    Groups of digits become integers, and `fixed` adds constant data. A field that a line lacks is
-    None.
-
-    Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of
-    `data`; a `make` that returns ``_line`` cites that line.
+    Groups of digits become integers, and `fixed` adds constant data.  A field that a line lacks is
+    None.  Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields
+    instead of `data`; a `make` that returns ``_line`` cites that line.
     """
     digits_matter = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
     compiled = re.compile(pattern, re.ASCII)
@@ -188,10 +184,8 @@ def rule(
 def up_to_first(pattern: str) -> str:
     """A pattern that leads to the first match of `pattern` in a line.
 
-    And never to a later one.
-
-    It guards against quadratic time: ``X.*Y`` would be tried from each ``X`` of a line that has
-    many and no ``Y``.
+    It never leads to a later one.  So it guards against quadratic time: ``X.*Y`` would be tried
+    from each ``X`` of a line that has many and no ``Y``.
     """
     return rf"^(?=(.*?{pattern}))\1"
 
@@ -199,8 +193,10 @@ def up_to_first(pattern: str) -> str:
 WHOLE = re.compile(r"\(\?P<(\w+)>(?:-\?)?\\d(?:\+|\{[\d,]+\})?\)")
 """A named group of digits and a sign."""
 NO_DIGIT = re.compile(r"\{\d{0,9},?\d{0,9}\}|\\1|0x|0-9")
-"""Digits of a pattern that stand for no certain digit of a text: counts, groups, ``0x`` before
-numbers, ranges."""
+"""Digits of a pattern that stand for no certain digit of a text.
+
+They are those of counts, groups, ``0x`` before numbers, and ranges.
+"""
 
 
 NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
@@ -210,7 +206,7 @@ NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
 def parse_int(text: str | None) -> int | None:
     """The integer in a text.
 
-    None for none and for numbers that cannot be meant (more than 18 digits).
+    It is None for none and for numbers that cannot be meant (more than 18 digits).
     """
     if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII):
         return int(text)
@@ -220,7 +216,7 @@ def parse_int(text: str | None) -> int | None:
 def parse_float(text: str | None) -> float | None:
     """The number in a text such as ``12.5``.
 
-    None for none and for what is no number (``1.2.3``).
+    It is None for none and for what is no number (``1.2.3``).
     """
     if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII):
         return float(text)

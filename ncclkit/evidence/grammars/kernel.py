@@ -1,6 +1,6 @@
-"""The grammar of the kernel's log.
+"""The grammar of the kernel's log: dmesg, syslog, journal.
 
-Dmesg, syslog, journal.  Host and time come from the prefix of the line.
+Host and time come from the prefix of the line.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
 def _ring(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The whole cycle; NCCL cuts long lines with dots, and the number before them may be cut as
-    well.
+    """The ring of a line, as far as it is whole.
+
+    NCCL cuts long lines with dots, and the number before them may be cut as well.
     """
     order = [int(rank) for rank in re.findall(r"\d{1,7}", match["order"])]
     cut = bool(match["cut"])
@@ -67,8 +68,9 @@ def _tree(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
-    """How many CPUs a mask (``ff,ffffffff``, up to 2.27) or a list (``0-31,64``, since
-    2.28) names.
+    """How many CPUs a mask or a list names.
+
+    A mask is such as ``ff,ffffffff`` (up to 2.27), a list such as ``0-31,64`` (since 2.28).
     """
     mask = data["mask"].rstrip(".")
     return data | {
@@ -96,7 +98,10 @@ def _sockets(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
-    """One form for all versions: ids of algorithm and protocol (up to 2.23) become names."""
+    """One form for all versions.
+
+    Ids of algorithm and protocol (up to 2.23) become names.
+    """
     low = data.pop("low")
     high = data.pop("high")
     named = {}
@@ -235,7 +240,10 @@ CLOCK = re.compile(
 
 
 def _init(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """What stands behind the bus id changed often: commId, or parent, colour and key of a child."""
+    """What stands behind the bus id of a communicator, which changed often.
+
+    It is the commId, or parent, colour and key of a child.
+    """
     rest = data.pop("rest")
     if data["rank"] is None or data["nranks"] is None:
         return None  # numbers that cannot be meant: a torn line

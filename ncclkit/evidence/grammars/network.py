@@ -1,6 +1,6 @@
 """The grammar of what people look up about the path between two hosts.
 
-``ping`` and ``ss -ti``, pasted into a log.
+It is ``ping`` and ``ss -ti``, pasted into a log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ DEFAULT = 56
 
 
 def _command(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """The size that was asked for; where ping's own first line follows, that tells it."""
+    """The size that was asked for.
+
+    Where ping's own first line follows, that tells it.
+    """
     said = next(line.own(1), None)
     words = iter(match["args"].split())
     size = DEFAULT
@@ -45,7 +48,7 @@ def _command(match: re.Match[str], data: Data, line: Line) -> Data | None:
 def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """With how many answers came.
 
-    None where the output is torn off before any, or ping itself refused to send.
+    It is None where the output is torn off before any, or ping itself refused to send.
     """
     replies = 0
     for later in line.own(200):
@@ -65,7 +68,10 @@ def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _summary(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """Some answers of one ping, not all and not none; its size stands elsewhere."""
+    """A ping of which some answers came, not all and not none.
+
+    Its size stands elsewhere.
+    """
     said = next(line.own(1), None)
     found = None
     if said:
@@ -80,7 +86,10 @@ def _summary(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """A connection with what the kernel knows of it, which stands in the next line."""
+    """A connection with what the kernel knows of it.
+
+    That stands in the next line.
+    """
     text = " ".join([line.body, *(later.body for later in line.own(1))])
 
     def pick(pattern: str) -> int:

@@ -1,6 +1,6 @@
 """The grammar of what tools printed.
 
-`torchfrtrace`, entries of dumps, p2pBandwidthLatencyTest, `env`.
+The tools are `torchfrtrace`, printed entries of dumps, p2pBandwidthLatencyTest and `env`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ SIZES = re.compile(r"sizes?[\"']?[ :=]{1,3}(\[\[[\d, \[\]]{0,400}\]\])")
 
 
 def _fields_of_verdict(line: Line) -> tuple[dict[str, str], Data]:
-    """The lines ``name: value`` of a verdict, and what all kinds of verdicts have of them."""
+    """The lines ``name: value`` of a verdict.
+
+    With them comes what all kinds of verdicts have of them.
+    """
     fields: dict[str, str] = {}
     for own in line.own(FIELDS):
         name, colon, value = own.body.strip().partition(": ")

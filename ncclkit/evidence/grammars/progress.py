@@ -1,8 +1,7 @@
 """What a job says of its own course.
 
-Progress bars and counters, long phases, shares, what one rank does alone.
-
-Of the counters only the last one of each rank and file counts.
+It is progress bars and counters, long phases, shares, and what one rank does alone.  Of the
+counters only the last one of each rank and file counts.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ ANCHORS = (
     b"epoch_num",
 )
 LOOK = 8 << 10
-"""Bytes at the end of a block in which progress is looked for: it is frequent, and only its end
-matters."""
+"""Bytes at the end of a block in which progress is looked for.
+
+Progress is frequent, and only its end matters.
+"""
 REACH = 256 << 10
 """Bytes of the largest step farther back, where speakers were found."""
 UNNAMED = 8
@@ -99,10 +100,9 @@ def latest(
 ) -> LastLines:
     """The last line of each speaker that shows its progress.
 
-    Looked for in the last `LOOK` bytes before `limit`.
-
-    many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until
-    no more speakers are found; search_further_back: so it is where there is nothing.
+    It is looked for in the last `LOOK` bytes before `limit`.  `many_speakers`: many may speak
+    without a label; `at_end_of_file`: it is searched farther back until no more speakers are found;
+    `search_further_back`: it is also searched farther back where there is nothing.
     """
     found: LastLines = {}
     high, size, ends = limit, LOOK, 0
@@ -123,9 +123,8 @@ def latest(
 def _collect_speakers(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
     """Add the speakers of these lines, the last first.
 
-    Of unnamed ones that share a file the furthest counts.
-
-    `ends` line ends follow this text; returned are those that follow its first line.
+    Of unnamed ones that share a file the furthest counts.  `ends` line ends follow this text;
+    returned are those that follow its first line.
     """
     tries, at = UNNAMED, ends
     for at, line in enumerate(reversed(text.split(b"\n")), ends):
@@ -157,7 +156,7 @@ def _speaker_of_line(raw: bytes) -> tuple[bytes, ...]:
 
 
 def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """Only what a rank says of itself."""
+    """What a rank says, kept only where it says it of itself."""
     named = NAMED.search(line.text)
     own = line.rank if line.rank is not None else parse_int(named[1]) if named else None
     if own is None:

@@ -1,6 +1,6 @@
 """The grammar of exceptions.
 
-Tracebacks of Python, ends of C++, and which only report another rank's failure.
+It reads tracebacks of Python and ends of C++, and tells which only report another rank's failure.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ OWN = re.compile(
 
 
 def is_victim(kind: str, message: str) -> bool:
-    """True when an exception only reports that another rank, or the connection to it, failed."""
+    """True when an exception only reports that another rank failed.
+
+    It may also report the end of the connection to that rank.
+    """
     if TEXT.search(message):
         return True
     return bool(TYPES.search(kind)) and not (kind.endswith("Error") and OWN.search(message))
@@ -83,7 +86,7 @@ TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?
 def read_exceptions(line: Line) -> Iterator[Event]:
     """Events of one line.
 
-    A traceback that begins here, or an exception named without its traceback.
+    They are a traceback that begins here, or an exception named without its traceback.
     """
     place = line.body.find(HEADER)
     if place >= 0:
@@ -129,7 +132,10 @@ def _events_of_traceback(line: Line, place: int) -> Iterator[Event]:
 
 
 def _bodies_of_process(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[str]:
-    """The next lines of this process without their prefix; `lines` keeps what was looked at."""
+    """The next lines of this process without their prefix.
+
+    `lines` keeps what was looked at.
+    """
     for later in line.own(LIMIT):
         if _shape_of_prefix(later.body[:place]) == shape:
             lines.append(later)
@@ -140,7 +146,7 @@ def _bodies_of_process(line: Line, place: int, shape: str, lines: list[Line]) ->
 class Region:
     """What follows a traceback's first line.
 
-    Frames and the last lines, of one process or of several mixed.
+    It is frames and the last lines, of one process or of several mixed.
     """
 
     frames: list[Frame]
@@ -152,7 +158,7 @@ class Region:
 def _read_region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     """Frames and last lines up to the end.
 
-    None for what is torn, or goes on in another traceback.
+    It is None for what is torn, or goes on in another traceback.
     """
     region = Region([], [])
     for number, body in numbered:
@@ -189,8 +195,9 @@ def _take_final(region: Region, number: int, body: str) -> bool:
 
 
 def _separate_frames(region: Region) -> list[Frame] | None:
-    """The frames of each of the mixed tracebacks, which can be told only where all of them are the
-    same.
+    """The frames of each of the mixed tracebacks.
+
+    They can be told only where all of them are the same.
     """
     many = len(region.finals)
     if many == 1:
@@ -271,7 +278,7 @@ CPP_FRAME = re.compile(
 
 
 def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
-    """Message and stack stand in the next lines of the same process.
+    """Message and stack, which stand in the next lines of the same process.
 
     Of several mixed ones nothing is guessed.
     """
@@ -300,7 +307,10 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _first_stack(lines: list[str]) -> list[Frame]:
-    """The first stack; empty where the numbers show that stacks of several processes are mixed."""
+    """The first stack of these lines.
+
+    It is empty where the numbers show that stacks of several processes are mixed.
+    """
     runs: list[list[re.Match[str]]] = []
     for match in filter(None, map(CPP_FRAME.match, lines)):
         if match["number"] == "0":

@@ -1,11 +1,10 @@
 """What an operating system refuses, in any program's words.
 
-By number, in other languages, and by the subsystem asked.
-
-Rules and causes know the C library's English texts.  A line in Chinese, German or French, one of
-musl, and one that gives a number alone is read in English (`english`); what is cited is the line
-itself with its English below it.  Of a refusal without such a text the rules here tell which
-subsystem was asked: memory for RDMA, names, threads.
+It is told by number, in other languages, and by the subsystem asked.  Rules and causes know the C
+library's English texts.  A line in Chinese, German or French, one of musl, and one that gives a
+number alone is read in English (`english`); what is cited is the line itself with its English below
+it.  Of a refusal without such a text the rules here tell which subsystem was asked: memory for
+RDMA, names, threads.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def may_be(raw: bytes) -> bool:
 def english(line: str) -> str:
     """The line in English, as far as it speaks of refusals.
 
-    The same line where it does not, or does so in English.
+    It is the same line where it does not, or does so in English.
     """
     if _WORDS.search(line):
         line = _SHELL.sub(lambda match: f": line {match[match.lastindex or 0]}: ", line)
@@ -94,8 +93,10 @@ PUBLIC = (
     r"(?!.*(?:gai error|https?://|HTTPS?Connection|NameResolutionError|urlopen|urllib|curl: "
     r"|\.(?:com|org|io|co|cn|ai|net)\b))"
 )
-"""A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a
-grammar."""
+"""What keeps a line about a public service from being read.
+
+A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a grammar.
+"""
 # lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):
 # could not resolve hostname worker-3:
 ASKED = re.compile(
@@ -106,7 +107,10 @@ ASKED = re.compile(
 
 
 def _asked(match: re.Match[str], data: Data, line: Line) -> Data:
-    """With the host whose address was asked for; None where the line does not name it."""
+    """What was refused, with the host whose address was asked for.
+
+    The host is None where the line does not name it.
+    """
     host = ASKED.search(match["message"])
     return data | {"asked": host["host"].rstrip(".") if host else None}
 

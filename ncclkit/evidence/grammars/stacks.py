@@ -1,6 +1,6 @@
-"""Stacks of live processes.
+"""Stacks of live processes by py-spy, pystack, faulthandler and gdb.
 
-Py-spy, pystack, faulthandler, gdb.  One event per process, its main thread.
+There is one event per process, of its main thread.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_stack(line: Line) -> Iterator[Event]:
 def _without_lead(line: Line, lead: int) -> Line:
     """The line without what stands before its stack.
 
-    Of the lines after it, those with the same are its own.
+    Of the lines after it, those with the same before them are of that stack.
     """
     shape = DIGITS.sub("0", line.body[:lead])
 
@@ -132,7 +132,10 @@ def _collect_frames(
 
 
 def _pystack_event(line: Line) -> Iterator[Event]:
-    """The main thread of a process, with its native frames and what its other threads are in."""
+    """The main thread of a process, with its native frames.
+
+    It tells also what the other threads of the process are in.
+    """
     threads: list[Data] = []
     raw, peer = [], {}
     for body in (line.body, *(later.body for later in line.own(4 * LIMIT))):
@@ -186,9 +189,9 @@ def _add_frame(thread: Data, found: re.Match[str]) -> None:
 
 
 def _unwrapped_frames(joined: str, lines: Iterator[str]) -> Iterator[str]:
-    """gdb wraps long argument lists.
+    """Frames of gdb, which wraps long argument lists.
 
-    The rest of a frame is indented.  Ends where the next stack begins.
+    The rest of a frame is indented.  It ends where the next stack begins.
     """
     for text in lines:
         if text[:1] in (" ", "\t"):
@@ -202,10 +205,10 @@ def _unwrapped_frames(joined: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) -> list[Event]:
-    """Keep one stack per process: the main thread, which faulthandler prints last and py-spy names.
+    """Keep one stack per process: the main thread.
 
-    heads: (line number, pid, rank) of each ``Process …`` header of the file; a stack belongs to the
-    header above it.
+    faulthandler prints it last and py-spy names it.  `heads` are (line number, pid, rank) of each
+    ``Process …`` header of the file; a stack belongs to the header above it.
     """
     chosen: list[Event] = []
     place: tuple[int, int | None, str] | None = None

@@ -1,7 +1,6 @@
-"""The grammar of what lies below.
+"""The grammar of what lies below: CUDA, libc, shells, DataLoader.
 
-CUDA, libc, shells, DataLoader.  The kernel's own log is `kernel`; their texts in
-other languages are `refusals`.
+The kernel's own log is `kernel`; their texts in other languages are `refusals`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _workers(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """The limit stands in the next line, in KiB, or is none."""
+    """A limit, which stands in the next line, in KiB, or is none."""
     said = next(line.own(1), None)
     size = None
     if said:
@@ -51,7 +50,10 @@ def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _loops(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """An address of loopback beside a name that is not localhost's, in what the next lines show."""
+    """An address of loopback beside a name that is not localhost's.
+
+    It stands in what the next lines show.
+    """
     for said in line.own(12):
         found = re.match(r"127\.\S+\s+(?!localhost|ip6-|\d)([\w.-]+)", said.body.strip())
         if found:

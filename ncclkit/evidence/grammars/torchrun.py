@@ -1,6 +1,6 @@
 """The grammar of launchers.
 
-Torchrun (elastic), Slurm, Kubernetes, multiprocessing, shells, and libraries on top.
+They are torchrun (elastic), Slurm, Kubernetes, multiprocessing, shells, and libraries on top.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
 def signal_of(exitcode: int | None) -> int | None:
     """The signal in an exit status; None for an ordinary exit.
 
-    -9 of torchrun and Python, 137 of shells and Slurm.
+    It is -9 of torchrun and Python, 137 of shells and Slurm.
     """
     if exitcode is None:
         return None
@@ -33,7 +33,10 @@ def _exit(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """An entry of torchrun's summary: ``rank : 3 (local_rank: 1)``, then its exit code and pid."""
+    """An entry of torchrun's summary.
+
+    It is ``rank : 3 (local_rank: 1)``, then its exit code and pid.
+    """
     for later in line.own(3):
         code = re.search(r"exitcode\s*: (-?\d{1,9}) \(pid: (\d{1,10})\)", later.body)
         if code:
@@ -231,8 +234,9 @@ def _signalled(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _signal_only(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """Of a container: whose rank it was nobody says, and an ordinary exit code tells less than what
-    was printed.
+    """The end of a container, where a signal ended it.
+
+    Nobody says whose rank it was, and an ordinary exit code tells less than what was printed.
     """
     if signal_of(data["exitcode"]):
         return _exit(match, data, line)

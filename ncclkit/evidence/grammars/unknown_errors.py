@@ -1,6 +1,6 @@
 """Lines that say that they are errors, and that no other grammar knows.
 
-Counted and shown, never dropped in silence.
+They are counted and shown, never dropped in silence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORDER = "Failed to update state for entry"
 
 
 def read_unknown_error(line: Line) -> Iterator[Event]:
-    """An event for such a line.
+    """An event for a line that calls itself an error.
 
     Code that a traceback quotes is indented, and no line of its own.
     """

@@ -1,8 +1,10 @@
-"""Bundled recordings of real runs: case folders that notebooks, tests and installed users share.
+"""Bundled recordings of real runs, as case folders.
 
-In: the name of a recording.  Out: its case, read only, with its events.  Each folder's
-``case.json`` says where it was recorded: hardware, versions, date and the ground truth.  They are
-data, made by ``tests/record/gpu.py`` and, over gloo, ``tests/record/eight.py``.
+Notebooks, tests and installed users share them.  In: the name of a recording.  Out: its case, read
+only, with its events.  Each folder's ``case.json`` says where it was recorded: hardware, versions,
+date and the ground truth.  They are data, made by ``tests/record/gpu.py`` and, over gloo,
+``tests/record/eight.py``.
+
 Begin with `open_sample`.
 """
 
@@ -25,7 +27,7 @@ def list_samples() -> list[str]:
 def open_sample(name: str) -> Case:
     """Open a bundled recording, read only, with its events.
 
-    NcclkitError lists the names that exist.
+    Raises NcclkitError, which lists the names that exist.
     """
     if name not in list_samples():
         raise NcclkitError(

@@ -1,6 +1,9 @@
 """A text in pieces.
 
-Each is scanned by itself, in whatever process, and the parts are put together in order.
+Each is scanned by itself, in whatever process, and the parts are put together in order.  The pieces
+of a file have fixed places, so who scans them changes nothing.  Of a piece is known: its events;
+who logs in it, and how far each of them came; its floods, lines that say what one before them said,
+but for numbers that do not matter.
 
 The pieces of a file have fixed places, so who scans them changes nothing.  Of a piece is known: its
 events; who logs in it, and how far each of them came; its floods, lines that say what one before
@@ -62,7 +65,7 @@ Key = tuple[Any, ...]
 class Deduplication:
     """Puts what the lines of one file say into a `Merger`.
 
-    The repeated ones without reading them.
+    Repeated lines are not read for that.
     """
 
     def __init__(self, merger: Merger) -> None:
@@ -100,7 +103,7 @@ class Deduplication:
             _keep_value(self.floods, key, floods)
 
     def _key(self, raw: bytes, choice: Choice) -> tuple[Key | None, bytes]:
-        """What the event of a line is merged by, and the number in which such lines differ.
+        """What a line's event is merged by, and the number that differs.
 
         Without a known beginning it tells only lines apart that say nothing from those that may.
         """
@@ -152,9 +155,9 @@ def _keep_value(known: dict[Any, Any], key: Any, value: Any) -> Any:
 
 
 def _key_of_head(start: bytes) -> Key:
-    """Launcher's label, host and process, place.
+    """Launcher's label, host and process, and place, without clock and thread.
 
-    Without clock and thread.  Nothing for any other beginning.
+    It is nothing for any other beginning.
     """
     match = HEAD.fullmatch(start)
     if match:
@@ -220,8 +223,10 @@ def _rank_logs(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
 
 
 PATIENCE = 4
-"""After so many blocks that hold words like those of progress and no progress, only the ends of
-blocks are searched."""
+"""Blocks without progress after which only ends of blocks are searched.
+
+Such a block holds words like those of progress and no progress.
+"""
 
 Who = tuple[bytes, ...]
 
@@ -326,7 +331,7 @@ def cut_into_pieces(
 ) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes.
 
-    Without those that lie in a hole of it.
+    Those that lie in a hole of it are left out.
     """
     number = file.fileno()
     made = list[ByteRange]()
@@ -357,10 +362,8 @@ def _starts_of_pieces(file: int, size: int) -> Iterator[int]:
 def data(file: int, place: int, size: int) -> int:
     """Where the first data of a file lies at or after a place.
 
-    `size` where only a hole follows.
-
-    A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no
-    room on a disk.
+    It is `size` where only a hole follows.  A log that was emptied while its job wrote on begins
+    with a hole, and a hole of 8 EiB takes no room on a disk.
     """
     try:
         if place < size:
@@ -377,8 +380,10 @@ def data(file: int, place: int, size: int) -> int:
 EXTENTS = 10_000
 """Holes of a file that are passed in search of the last one."""
 MARGIN = 64 << 10
-"""Zero bytes that are left behind the data: a program that copies files makes a hole of the zeros
-at their end, too."""
+"""Zero bytes that are left behind the data.
+
+A program that copies files makes a hole of the zeros at their end, too.
+"""
 
 
 def end_of_data(file: int, place: int, size: int) -> int:

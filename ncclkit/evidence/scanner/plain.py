@@ -1,8 +1,8 @@
-"""A log as its programs wrote it, from one that was quoted, wrapped, coloured or logged once more.
+"""A log as its programs wrote it, from one that was quoted or wrapped.
 
-It only changes what a grammar could not read otherwise, never NCCL's own envelope, a rank's mark or
-the prefix of a launcher that is known (`prefix`).  Lines keep their numbers wherever one line stays
-one line.
+It may also have been coloured or logged once more.  This only changes what a grammar could not read
+otherwise, never NCCL's own envelope, a rank's mark or the prefix of a launcher that is known
+(`prefix`).  Lines keep their numbers wherever one line stays one line.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 """Columns at which terminals and editors break lines."""
 COMMON = (80, 100, 120)
 NEAR = 0.85
-"""Of a width: in a text that was wrapped there, fewer lines than were cut are shorter and longer
-than this."""
+"""Share of a width from which on a line is about as long as that."""
 RULED = re.compile(r"\s*[|+=*#~_-]|.*?\S {3,}\S.*? {3,}")
 """How lines of tables and frames begin: with a rule, or with columns."""
 START = re.compile(
@@ -88,7 +87,7 @@ START = re.compile(
 def plain_text(data: bytes) -> bytes:
     """The text without what others put around it.
 
-    The very same bytes where there is nothing of that kind.
+    They are the very same bytes where there is nothing of that kind.
     """
     given = data.decode("utf-8", "replace")
     plain = whole = given.replace("\r\n", "\n")
@@ -157,7 +156,7 @@ def _message_of_record(line: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str:
-    """Without the mark of quoted lines in a mail or in Markdown."""
+    """The text without the mark of quoted lines in a mail or in Markdown."""
     marked = len(QUOTE.findall(text))
     if marked >= 3 and marked > 0.2 * text.count("\n"):
         return QUOTE.sub("", text)
@@ -165,7 +164,7 @@ def _without_quotes(text: str) -> str:
 
 
 def _without_prefixes(text: str) -> str:
-    """Without what nine of ten lines begin with, as often as there is something."""
+    """The text without what nine of ten lines begin with, repeatedly."""
     for _ in range(3):
         lines = text.split("\n")
         filled = [line for line in lines[: 4 * LOOKED] if line.strip()][:LOOKED]
@@ -198,7 +197,7 @@ def _line_without(line: str, pattern: re.Pattern[str]) -> str:
 def _shared_prefix(lines: list[str]) -> re.Pattern[str] | None:
     """What nine of ten lines begin with, whatever the numbers in it.
 
-    None where that belongs to the lines.
+    It is None where that belongs to the lines.
     """
     for seed in lines[:SEEDS]:
         own = ENVELOPE.search(seed)
@@ -231,8 +230,9 @@ def _pattern_of_prefix(head: str) -> re.Pattern[str]:
 
 
 def _fits_lines(pattern: re.Pattern[str], lines: list[str]) -> bool:
-    """True where nine of ten lines have it, and without it some begin as lines of known programs
-    do.
+    """True where nine of ten lines have the prefix.
+
+    Some of them must begin, without it, as lines of known programs do.
     """
     matches = [match for line in lines if (match := pattern.match(line))]
     if len(matches) < SHARE * len(lines) or all(STAMP.fullmatch(match[0]) for match in matches):
@@ -241,9 +241,9 @@ def _fits_lines(pattern: re.Pattern[str], lines: list[str]) -> bool:
 
 
 def _unwrapped_text(text: str) -> str:
-    """Lines that were wrapped at a width are whole again.
+    """The text with lines whole again that were wrapped at a width.
 
-    Blank ones take the place of their other parts.
+    Blank lines take the place of their other parts.
     """
     lines = text.split("\n")
     width = max(map(len, lines))
@@ -296,7 +296,7 @@ def _joined_lines(
 ) -> str:
     """The text with wrapped lines whole.
 
-    Any_line: those that no grammar knows by their beginning, too.
+    `any_line`: those that no grammar knows by their beginning are joined, too.
     """
     whole: list[str] = []
     at = 0

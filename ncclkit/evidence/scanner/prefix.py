@@ -1,4 +1,7 @@
-"""What stands before the message: colours, launcher prefixes, time stamps, ranks, hosts."""
+"""What stands before the message.
+
+That is colours, launcher prefixes, time stamps, ranks and hosts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ MONTHS = {
 def moment(text: str, year: datetime | None = None) -> float | None:
     """The first time stamp of a line.
 
-    Local time, as NCCL and torch print it; `year`: the file's last change.
+    It is local time, as NCCL and torch print it; `year` is the file's last change.
     """
     match = STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None)
     if match:
@@ -152,8 +155,8 @@ def parse_prefix(
 ) -> Line:
     """Take a raw line apart; no grammar sees the secrets in it.
 
-    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which gives
-    the year that time stamps of c10 and syslog leave out.
+    `tasks`: ``3: `` at the line's start is a Slurm task; `changed` is the file's last change, which
+    gives the year that time stamps of c10 and syslog leave out.
     """
     text = secrets.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
     line = Line(text, path=path, number=number)

@@ -97,7 +97,7 @@ class Choice:
     def within(self, raw: bytes) -> Choice:
         """The rules whose anchor really is in the line.
 
-        As different lines may have one shape.
+        Different lines may have one shape.
         """
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
         return Choice(
@@ -105,7 +105,7 @@ class Choice:
         )
 
     def middle(self, raw: bytes, low: int, high: int) -> Choice:
-        """Those whose anchor begins in raw[low:high]."""
+        """The rules whose anchor begins in raw[low:high]."""
 
         def begins(anchor: bytes) -> bool:
             return raw.find(anchor, low, high + len(anchor) - 1) >= 0
@@ -182,11 +182,9 @@ _OWN = _Own()
 
 
 def anchored_places(data: bytes, limit: int) -> Sequence[int] | None:
-    """Positions in the first `limit` bytes, in each line that holds an anchor.
+    """Positions within `limit` bytes, at least one for each line with an anchor.
 
-    At least one in each.
-
-    None: too many, or no hyperscan; every line is to be looked at.
+    It is None where there are too many, or no hyperscan; then every line is to be looked at.
     """
     if limit < FEW or (scan := _scanner_of_thread(LITERALS)) is None:
         return None
@@ -219,7 +217,7 @@ def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:
 def _scanner_of_thread(literals: tuple[bytes, ...]) -> Scan | None:
     """hyperscan's search for literals, one per thread.
 
-    None where it is not installed or cannot run.
+    It is None where it is not installed or cannot run.
     """
     scans = _OWN.scans
     if literals not in scans:
@@ -288,7 +286,7 @@ class Lines:
     def following(self, block: Block, end: int, number: int, speaker: str) -> Iterator[Line]:
         """The lines of a speaker after a position.
 
-        As far as a block may be looked ahead.
+        They go as far as a block may be looked ahead.
         """
         block.looked = True
         start = block.data.find(b"\n", end) + 1
@@ -423,7 +421,7 @@ class Block:
     def following(self, end: int, number: int, label: bytes) -> Iterator[Line]:
         """The lines after a position that hold a label.
 
-        Prefix taken apart, as far as this block reaches.
+        Their prefix is taken apart; they go as far as this block reaches.
         """
         self.looked = True
         at = self.data.find(b"\n", end) + 1
@@ -479,8 +477,9 @@ def _parts_of_line(line: bytes, at: int, number: int) -> Iterator[Shown]:
 
 
 def _windows_of_line(raw: bytes, at: int, number: int) -> Iterator[Shown]:
-    """The parts of a long line that hold an anchor in their middle, and the rules of the anchors
-    that do.
+    """The parts of a long line that hold an anchor in their middle.
+
+    Each comes with the rules of its anchors.
     """
     if raw.startswith(GDB):
         cells = {0}

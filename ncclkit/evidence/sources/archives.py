@@ -1,9 +1,8 @@
 """Archives as users attach them to tickets.
 
-Their members as streams, nothing is ever written to disk.
-
-Names, sizes and kinds in an archive are untrusted: a member is only ever read, and what could lead
-elsewhere or does not end is left out and named.
+Their members are streams, and nothing is ever written to disk.  Names, sizes and kinds in an
+archive are untrusted: a member is only ever read, and what could lead elsewhere or does not end is
+left out and named.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ class Archive:
     def zip(self, file: BinaryIO | None, source: Joined) -> Iterator[Member]:
         """Members of a zip archive by the directory at its end.
 
-        One that is piped in is kept meanwhile.
+        An archive that is piped in is kept meanwhile.
         """
         if file is None:
             data = bytearray(source.head)
@@ -227,8 +226,9 @@ class Archive:
 
 
 def _directory_size(file: BinaryIO) -> int:
-    """Bytes that the directory of a zip has, as the record at its end says; 0 where
-    there is none.
+    """Bytes of a zip's directory, as the record at its end says.
+
+    It is 0 where there is none.
     """
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - (1 << 17)))
@@ -256,7 +256,7 @@ PLAIN_TYPES = (
 class _EndGuard(io.RawIOBase):
     """A stream that says when it has ended.
 
-    Tarfile would read 2^60 bytes beyond its end, block by block.
+    tarfile would read 2^60 bytes beyond its end, block by block.
     """
 
     def __init__(self, source: Readable) -> None:
@@ -276,8 +276,9 @@ class _EndGuard(io.RawIOBase):
 
 
 class _Info(tarfile.TarInfo):
-    """A tar header that does not take damage for the end of the archive, nor gigabytes
-    for a name.
+    """A tar header that does not take damage for the end of the archive.
+
+    It takes no gigabytes for a name, either.
     """
 
     extended = 0
@@ -299,7 +300,10 @@ class _Info(tarfile.TarInfo):
 
 
 def _content_of_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
-    """The data of a member; tarfile's own reader would drop what precedes a break."""
+    """The data of a member.
+
+    tarfile's own reader would drop what precedes a break.
+    """
     sparse = None
     if info.issparse():
         sparse = archive.extractfile(info)
@@ -311,7 +315,10 @@ def _content_of_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Reada
 
 
 def _known_date(when: float | tuple[int, int, int, int, int, int]) -> datetime | None:
-    """The last change that an archive tells; None for what packers write when they do not know."""
+    """The last change that an archive tells.
+
+    It is None for what packers write when they do not know.
+    """
     try:
         if isinstance(when, tuple):
             date = datetime(*when)

@@ -1,6 +1,6 @@
-"""Files as users have them: folders, patterns, Slurm jobs, UTF-16, binary by mistake.
+"""Files as users have them, told apart by content.
 
-Told apart by content.
+They are folders, patterns, Slurm jobs, UTF-16, and binary by mistake.
 """
 
 from __future__ import annotations
@@ -26,21 +26,29 @@ SMALL = 96 << 20
 PROGRAMS = tuple(
     ".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split()
 )
-"""Names that a folder holds beside its logs; their texts of error messages are no errors."""
+"""Names of programs that a folder holds beside its logs.
+
+Their texts of error messages are no errors.
+"""
 OURS = frozenset(
     "case.json facts.jsonl events.jsonl measurements.jsonl findings.json inputs.json processes.json"
     " truth.json report.html report.ipynb agent.pyz".split()
 )
 BROUGHT = frozenset(("facts.jsonl", "measurements.jsonl"))
-"""What of it is read of a case that was itself named, or packed: one within a folder of logs may be
-another job's."""
+"""What is read of a case that was itself named, or packed.
+
+A case within a folder of logs may be another job's.
+"""
 RANK = re.compile(
     r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w{0,60}?_(\d{1,7})$", re.IGNORECASE
 )
 
 
 def width(head: bytes) -> str:
-    """The codec of UTF-16 text, with or without a byte-order mark; "" for everything else."""
+    """The codec of UTF-16 text, with or without a byte-order mark.
+
+    It is "" for everything else.
+    """
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in head:
         return "utf-16"
     if (
@@ -59,9 +67,9 @@ def width(head: bytes) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """True for what is not text.
+    """True for what is not text, as it has many control characters.
 
-    Many control characters.  Zero bytes alone (holes of a truncated log) do not count.
+    Zero bytes alone (holes of a truncated log) do not count.
     """
     solid = head.replace(b"\0", b"")
     if not solid:
@@ -75,7 +83,7 @@ def is_binary(head: bytes) -> bool:
 def rank_of(path: str) -> int | None:
     """The global rank in a file's name.
 
-    ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``.
+    Such names are ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``.
     """
     match = RANK.search(Path(path).name.partition(".")[0]) or re.search(
         r"rank[_\-.]?(\d{1,7})(?=\D|$)", Path(path).name
@@ -88,10 +96,8 @@ def rank_of(path: str) -> int | None:
 def find(paths: Iterable[str | Path]) -> tuple[dict[str, str], list[str]]:
     """The files behind files, folders, patterns and Slurm job ids, in a fixed order.
 
-    And what was left out.
-
     Each file comes with the name that it was found by: itself, its folder, or ``slurm:<id>``; of
-    several the one that says most.  What was left out has one sentence each.
+    several the one that says most.  What was left out comes, too, with one sentence each.
     """
     files: dict[str, str] = {}
     problems: list[str] = []
@@ -125,7 +131,10 @@ def _files_behind(name: str, problems: list[str]) -> Iterable[str]:
 
 
 def _matches_of_pattern(pattern: str) -> list[str]:
-    """What a pattern (``logs/*.out``, ``**`` for any depth) matches, in the order of a folder."""
+    """What a pattern matches, in the order of a folder.
+
+    A pattern is such as ``logs/*.out``, with ``**`` for any depth.
+    """
     found = sorted(glob.glob(pattern, recursive=True), key=natural)
     if not found:
         raise NcclkitError(
@@ -183,7 +192,7 @@ def is_hidden(name: str) -> bool:
 def is_ours(name: str, named: bool) -> bool:
     """What ncclkit writes into a case folder besides what a job left behind.
 
-    Named: the case itself is to be read.
+    `named`: the case itself is to be read.
     """
     if named and name in BROUGHT:
         return False
@@ -193,7 +202,7 @@ def is_ours(name: str, named: bool) -> bool:
 def opened(path: str) -> io.BufferedReader:
     """Open a regular file.
 
-    NcclkitError for anything that could block (pipes, devices) or may not be read.
+    Raises NcclkitError for anything that could block (pipes, devices) or may not be read.
     """
     try:
         # reading waits for the kernel's next line, and takes it from others
@@ -227,7 +236,7 @@ RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|$)")
 def outputs(job: str) -> tuple[list[str], list[str]]:
     """(files that exist, one sentence per file that does not) of a job.
 
-    NcclkitError where Slurm cannot tell.
+    Raises NcclkitError where Slurm cannot tell.
     """
     said: list[str] = []
     named = list(
@@ -263,15 +272,16 @@ has none yet."""
 def _filled_patterns(path: str) -> list[str]:
     """The files that a name with patterns stands for.
 
-    The name itself where it has none, or no file fits.
+    It is the name itself where it has none, or no file fits.
     """
     parts = LEFT.split(path)
     return sorted(glob.glob("*".join(map(glob.escape, parts)))) * (len(parts) > 1) or [path]
 
 
 def _outputs_of_running(job: str, said: list[str]) -> Iterator[str]:
-    """From the controller, which forgets a job some minutes after its end; %j, %x and the like are
-    filled in.
+    """Outputs by the controller, which forgets a job some minutes after its end.
+
+    %j, %x and the like are filled in.
     """
     answer = _ask_slurm(["scontrol", "-o", "--", "show", "job", job], said)
     for line in answer.splitlines():
@@ -282,8 +292,9 @@ def _outputs_of_running(job: str, said: list[str]) -> Iterator[str]:
 
 
 def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
-    """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own
-    name is tried.
+    """Outputs by the accounting.
+
+    Since 24.05 it tells the very files, before that the folder, in which Slurm's own name is tried.
     """
     ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
     rows = _ask_slurm([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
@@ -300,7 +311,10 @@ def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
 
 
 def _ask_slurm(argv: list[str], said: list[str]) -> str:
-    """What a command of Slurm prints; "" where it fails, with the reason added to `said`."""
+    """What a command of Slurm prints.
+
+    It is "" where the command fails, with the reason added to `said`.
+    """
     try:
         answer: Answer = Machine().run(argv, DEADLINE, argv[0])
     except (Missing, Unread) as why:

@@ -72,10 +72,9 @@ sparse file stand terabytes of zero bytes, which take no room on a disk."""
 class Members(io.RawIOBase):
     """The members of a compressed file one after the other.
 
-    Of one that breaks off, all that precedes the break.
-
-    Raises EOFError at a break and OSError where the data is damaged, as Python's own decompressors
-    do; OSError, too, where nothing comes out any more.
+    Of a file that breaks off, it gives all that precedes the break.  Raises EOFError at a break and
+    OSError where the data is damaged, as Python's own decompressors do; OSError, too, where nothing
+    comes out any more.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ def gz(source: io.BufferedIOBase) -> Members:
 def xz(source: io.BufferedIOBase) -> Members:
     """The text of an xz file.
 
-    No other format of lzma, as an empty one looks like padding.
+    It is of no other format of lzma, as an empty one looks like padding.
     """
     return Members(source, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError)
 
@@ -218,7 +217,7 @@ DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfi
 class Readable(Protocol):
     """What bytes can be read from.
 
-    A file, a pipe, a decompressor, a member of an archive.
+    It is a file, a pipe, a decompressor, or a member of an archive.
     """
 
     def read(self, size: int, /) -> bytes | None:
@@ -228,8 +227,8 @@ class Readable(Protocol):
 class Counted(io.RawIOBase):
     """A binary stream that counts the bytes that were read of it.
 
-    most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 =
-    no limit.
+    After `most` bytes it ends, so that a file that grows as fast as it is read has an end; 0 is no
+    limit.
     """
 
     def __init__(self, stream: Readable, most: int = 0) -> None:
@@ -266,7 +265,7 @@ class UnpackBudget:
         """Why nothing more is read, once that is so."""
 
     def spend(self, size: int) -> str:
-        """Count bytes that came out; `spent`."""
+        """Count bytes that came out; returns why nothing more is read, if so."""
         self.total += size
         if self.total > UNPACKED:
             self.spent = f"more than {UNPACKED >> 30} GiB"
@@ -302,7 +301,7 @@ class TolerantReader(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes of UTF-8 (about: UTF-16 changes its length).
 
-        B"" at the end or at the damage.
+        It is b"" at the end or at the damage.
         """
         parts: list[bytes] = []
         left = size
@@ -317,7 +316,7 @@ class TolerantReader(io.RawIOBase):
     def begin(self, size: int) -> bytes:
         """The first `size` bytes or fewer, without the zero bytes before them.
 
-        A log that was emptied begins so.
+        A log that was emptied begins with such bytes.
         """
         head = self.read(size)
         zeros = 0

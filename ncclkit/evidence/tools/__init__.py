@@ -3,6 +3,7 @@
 In: a file of a tool's own, or the text of a log, in which such output may stand between the lines.
 Out: facts and events.  A log is only searched at its beginning and end (see `search`), where job
 scripts print; a small file is searched whole.
+
 Begin with `document.Tool`, which says where a tool's output begins and what is in it.
 """
 
@@ -40,12 +41,10 @@ SMALL = 256 << 10
 
 
 def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Document]:
-    """Documents at the beginning and at the end of a file of so many `lines`.
+    """Documents at both ends of a file of so many `lines`.
 
-    `rank` is the one in its name.
-
-    Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one
-    that is not small.
+    `rank` is the one in its name.  Nothing is decoded where no anchor stands in the text, or in the
+    `WINDOW` at both ends of one that is not small.
     """
     first, last = ends.head_and_tail()
     small = not last and len(first) <= SMALL
@@ -65,7 +64,7 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
     """Documents in a piece of a file that begins at line `first`.
 
-    At most `MOST` of a speaker.
+    There are at most `MOST` of a speaker.
     """
     pages = _pages_of_text(text, rank, first)
     collected: list[Document] = []
@@ -80,13 +79,16 @@ def _holds_anchor(text: bytes) -> bool:
 
 
 Page = tuple["int | None", list[str], list[int]]
-"""The rank of one speaker of a file, its lines with the launcher's prefix taken off, and their
-numbers."""
+"""The rank of one speaker of a file, its lines, and their numbers.
+
+The launcher's prefix is taken off the lines.
+"""
 
 
 def _documents_of_page(page: Page, path: str) -> Iterator[Document]:
-    """What the tools find in the lines of a speaker, each with its place as the source of its
-    facts.
+    """What the tools find in the lines of a speaker.
+
+    Each document has its place as the source of its facts.
     """
     rank, lines, numbers = page
     for at, line in enumerate(lines):
@@ -118,7 +120,7 @@ def _pages_of_text(text: bytes, rank: int | None, first: int) -> list[Page]:
 def facts_of_documents(documents: Sequence[Document]) -> list[Fact]:
     """The facts of a file's documents, each once.
 
-    All RDMA ports of a host in one of them.
+    All RDMA ports of a host stand in one of them.
     """
     once = {}
     for document in documents:

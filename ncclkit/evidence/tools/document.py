@@ -1,4 +1,7 @@
-"""What a tool's output is made of: where it begins, and the facts and events in it."""
+"""What a tool's output is made of.
+
+That is where it begins, and the facts and events in it.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +58,9 @@ class Tool:
 def document_of(
     tool: str, values: dict[str, Any], units: dict[str, str] | None = None
 ) -> Document | None:
-    """A document of facts; None where nothing is left.
+    """A document of facts, without those whose value is None.
 
-    Without those whose value is None.
+    It is None where nothing is left.
     """
     facts = [
         Fact(name, value, (units or {}).get(name, ""))
@@ -72,7 +75,7 @@ def document_of(
 def leading_number(text: str) -> int | float | None:
     """The number that a text begins with.
 
-    None where there is none or it cannot be meant.
+    It is None where there is none or it cannot be meant.
     """
     match = re.match(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?![\d.])", text, re.ASCII)
     if match is None:

@@ -275,7 +275,7 @@ def _ports_of_device(
 ) -> Document | None:
     """The ports of one device.
 
-    Titles with their values, up to a blank line or one that is something else.
+    They are titles with their values, up to a blank line or one that is something else.
     """
     if port is None:
         rows: list[Row] = []
@@ -424,10 +424,8 @@ class _SavedOutput(Machine):
 def state(text: str) -> Document | None:
     """The facts that the XML in a text holds of each GPU.
 
-    Of a cut XML, those of the GPUs that are whole.
-
-    The text is taken from its root element on: entities can only be declared before it, so none are
-    expanded.
+    Of a cut XML, they are those of the GPUs that are whole.  The text is taken from its root
+    element on: entities can only be declared before it, so none are expanded.
     """
     head, end, _ = text[max(0, text.find(OPEN)) :].partition(CLOSE)
     if not end and "</gpu>" not in head:

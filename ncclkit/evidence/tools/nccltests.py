@@ -169,7 +169,10 @@ def _measurements_of_row(
 
 
 def _version_of_code(code: int) -> str:
-    """``22907`` → ``2.29.7``; before 2.9 the code had one digit less for the minor version."""
+    """``22907`` → ``2.29.7``.
+
+    Before 2.9 the code had one digit less for the minor version.
+    """
     if code >= 10000:
         return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
     return f"{code // 1000}.{code // 100 % 10}.{code % 100}"
@@ -211,13 +214,19 @@ def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, 
 
 
 def _fits_factor(pair: tuple[float, float], factor: float) -> bool:
-    """Both numbers are rounded to two places; small ones tell nothing."""
+    """Whether two numbers have this factor, as they are rounded to two places.
+
+    Small ones tell nothing.
+    """
     alg, bus = pair
     return abs(bus - alg * factor) <= 0.0051 * (1 + factor)
 
 
 def _possible(row: Mapping[str, Any]) -> list[str]:
-    """What the columns allow: a reduction has an operator, a root is -1 where there is none."""
+    """The operations that the columns allow.
+
+    A reduction has an operator, and a root is -1 where there is none.
+    """
     reduces = row.get("redop", ["none"])[0] != "none"
     root = None
     if "root" in row:

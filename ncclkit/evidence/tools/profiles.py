@@ -1,10 +1,10 @@
-"""Files of profilers: NCCL's Inspector plugin, ``steps_rank<N>.json`` of `ncclkit step`, traces of
-torch's profiler.
+"""Files of profilers.
 
-Inspector writes one completed collective a line, as JSON; equal calls become one event.  Where a
-step's time goes on one rank becomes one event a rank, `step.rank`.  A trace may be of any size: it
-is read in pieces, and only the beginning and end of what computes, communicates or loads data are
-kept.
+They are those of NCCL's Inspector plugin, ``steps_rank<N>.json`` of `ncclkit step`, and traces of
+torch's profiler.  Inspector writes one completed collective a line, as JSON; equal calls become one
+event.  Where a step's time goes on one rank becomes one event a rank, `step.rank`.  A trace may be
+of any size: it is read in pieces, and only the beginning and end of what computes, communicates or
+loads data are kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST_LINE = 1 << 16
 
 
 def events(data: bytes, path: str) -> list[Event]:
-    """`nccl.calls`: calls of each rank, by collective and message size, with their median time.
+    """`nccl.calls`: calls of each rank, by collective and size, with their median time.
 
     Torn lines are left out.
     """
@@ -95,8 +95,10 @@ PART_OF_PHASE = {
     "checkpoint": "checkpoint",
     "data": "data",
 }
-"""What the hook's look at the main thread saw → the part that it belongs to; all else is the
-script's own."""
+"""What the hook saw of the main thread → the part that it belongs to.
+
+All else is the script's own.
+"""
 EVERY_STEP = 0.8
 """Share of the steps from which on a forward pass without gradients belongs to training, as that of
 a teacher does."""
@@ -119,7 +121,7 @@ Span = tuple[float, float]
 def from_hook(value: Mapping[str, Any], path: str) -> Event | None:
     """The event of one rank from what `ncclkit.agent.monitor.step_hook` wrote.
 
-    None where it lacks what that writes.
+    It is None where something lacks that the hook writes.
     """
     try:
         return _event_of_hook(value, path)
@@ -230,7 +232,10 @@ class _HookStep:
         return found
 
     def gap_seconds(self) -> float:
-        """Seconds between the steps, or before a forward pass, in which nothing else is known."""
+        """Seconds in which nothing else is known.
+
+        They lie between the steps, or before a forward pass.
+        """
         seconds = 0.0
         for since, until in self.gaps:
             known = _covered_seconds(self.row["busy"], since, until)
@@ -260,7 +265,10 @@ def _look_of_sample(
 
 
 def _part_of_look(look: _Look, in_gaps: bool) -> str:
-    """The part of a step that a look saw; where it does not tell, what usually is there."""
+    """The part of a step that a look saw.
+
+    Where the look does not tell, it is what usually is there.
+    """
     if look.phase is None:
         return "script" if in_gaps else "computation"
     return PART_OF_PHASE.get(look.phase, "script")
@@ -278,7 +286,10 @@ def _overlap(spans: Iterable[Span], since: float, until: float) -> float:
 
 
 def _usual_shares(steps: Iterable[_HookStep]) -> dict[bool, dict[str, float]]:
-    """Whether in gaps → part → share of all looks, for a step too short to be looked at."""
+    """Whether in gaps → part → share of all looks.
+
+    It is for a step too short to be looked at.
+    """
     usual = {}
     for in_gaps, part in ((True, "script"), (False, "computation")):
         total: dict[str, float] = defaultdict(float)
@@ -328,9 +339,10 @@ def _row_of_step(step: _HookStep, usual: Mapping[bool, Mapping[str, float]]) -> 
 
 
 def _points_of_step(step: _HookStep) -> list[list[float]]:
-    """Begin, end and exposed seconds of each collective, and of DDP's last wait, in order.
+    """Begin, end and exposed seconds of each collective, and of DDP's last wait.
 
-    Those of an evaluation are kept, as ranks are compared call by call, but cost nothing here.
+    They come in order.  Those of an evaluation are kept, as ranks are compared call by call, but
+    cost nothing here.
     """
     points = []
     for kind, since, until, *_ in step.row["busy"]:
@@ -344,8 +356,10 @@ def _points_of_step(step: _HookStep) -> list[list[float]]:
 
 
 def _gaps_of_loader(row: Mapping[str, Any]) -> list[Span]:
-    """From the end of the step before to the next batch, and from the only batch to the forward
-    pass.
+    """The times in which a loader may be waited for.
+
+    They go from the end of the step before to the next batch, and from the only batch to the
+    forward pass.
     """
     loads = [(one[1], one[2]) for one in row["busy"] if one[0] == "data"]
     if not loads:
@@ -363,8 +377,10 @@ def _covered_seconds(busy: Iterable[Sequence[Any]], since: float, until: float) 
 
 
 def _costly_sites(steps: Sequence[_HookStep], made: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """[part, line of the script, seconds of a step, calls of a step, function, phase, lines that
-    called it] of what a step does, the longest of each part first.
+    """What a step does, the longest of each part first.
+
+    A row is [part, line of the script, seconds of a step, calls of a step, function, phase, lines
+    that called it].
     """
     seconds: dict[tuple[Any, ...], float] = defaultdict(float)
     calls: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -447,9 +463,8 @@ class Spans:
 def from_trace(stream: Readable, path: str, number: int) -> Event:
     """The event of one rank from a Kineto trace.
 
-    Raises NcclkitError in one sentence where it holds no step.
-
-    number: of the rank, where the trace does not say it.
+    Raises NcclkitError in one sentence where it holds no step.  `number` is that of the rank, where
+    the trace does not say it.
     """
     kinds: dict[str, Spans] = defaultdict(Spans)
     marks: dict[str, list[Span]] = defaultdict(list)
@@ -605,7 +620,10 @@ def _length_of_spans(spans: Iterable[Span]) -> float:
 
 
 def _events_of_trace(stream: Readable, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a trace one after the other; what stands before them is put into `about`."""
+    """The events of a trace one after the other.
+
+    What stands before them is put into `about`.
+    """
     read, text, start = json.JSONDecoder().raw_decode, "", None
     while chunk := stream.read(PIECE):
         text += chunk.decode("utf-8", "replace")
