@@ -1,10 +1,10 @@
-"""Alignment: the first collective of each group or communicator on which the ranks disagree.
+"""The first collective of each group on which the ranks disagree.
 
-Sources, the strongest first: the Flight Recorder's comparison of all dumps; torch's watchdog (its
-timeouts and status lines need no dump), fingerprints and reports; NCCL's COLL lines; RAS.  Of one
-group the earliest collective that any source finds stands.  No rank is the truth: most ranks
-decide, then those that came further.  How far the clocks of the hosts are apart follows from things
-that happened on all of them at once.
+It is sought in each communicator as well.  Sources, the strongest first: the Flight Recorder's
+comparison of all dumps; torch's watchdog (its timeouts and status lines need no dump), fingerprints
+and reports; NCCL's COLL lines; RAS.  Of one group the earliest collective that any source finds
+stands.  No rank is the truth: most ranks decide, then those that came further.  How far the clocks
+of the hosts are apart follows from things that happened on all of them at once.
 
 opCount of COLL lines cannot be compared: since 2.27 it stalls on communicators that need no proxy,
 and grouped calls share it.  Events keep equal calls as one with a count, so what ranks have in
@@ -75,9 +75,8 @@ def sides(
 ) -> list[tuple[Any, list[int]]]:
     """Values with the ranks that hold them.
 
-    The one of most ranks first, of equals the one of those that came further.
-
-    values: rank → value.  came: rank → how far it came.
+    The one of most ranks comes first, of equals the one of those that came further.  `values` is
+    rank → value, `came` rank → how far it came.
     """
     held: dict[Hashable, list[int]] = {}
     for rank, value in sorted(values.items()):
@@ -136,13 +135,10 @@ class Clock:
 def clocks(events: Sequence[Event]) -> list[Clock]:
     """Offset of every host that shares enough with the reference, by log lines.
 
-    Dumps are aligned in `evidence.flight.hang`, steps in `analysis.steps`.
-
-    The reference is the host that shares most; [] where none does.
-
-    The end of an init, a destroy, and steps of our own jobs happen on all ranks at once.  Only
-    where these are too few watchdog timeouts help: they come a fixed time after each rank's own
-    call, so lateness shows in them as well.
+    Dumps are aligned in `evidence.flight.hang`, steps in `analysis.steps`.  The reference is the
+    host that shares most; [] where none does.  The end of an init, a destroy, and steps of our own
+    jobs happen on all ranks at once.  Only where these are too few watchdog timeouts help: they
+    come a fixed time after each rank's own call, so lateness shows in them as well.
     """
     hosts = _hosts(events)
     exact = _times(_exact(events), hosts)
@@ -360,7 +356,7 @@ class _Group:
         return self._made("missing", inside, odd, f"{self._wait(inside)}; {text.ranks(odd)} {lack}")
 
     def _past(self) -> Disagreement:
-        """Some wait for what others have behind them.
+        """Whether some wait for what others have behind them.
 
         One side ran something else under this number.
         """
@@ -430,7 +426,7 @@ class _Book:
 def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
     """The first call of each communicator that its ranks do not share.
 
-    Only of ranks that a line ties to it.
+    Only ranks count that a line ties to it.
     """
     lines = []
     for event in events:
@@ -465,7 +461,7 @@ def _books(events: Sequence[Event], lines: list[Event]) -> dict[str, _Book]:
 def _without_init(lines: list[Event]) -> dict[str, _Book]:
     """Logs that hold COLL lines only.
 
-    The whole job's communicator, if every rank knows just one of that size.
+    They are of the whole job's communicator, if every rank knows just one of that size.
     """
     books: defaultdict[int, _Book] = defaultdict(lambda: _Book(""))
     handles: defaultdict[int, dict[int, set[str]]] = defaultdict(dict)
@@ -568,9 +564,8 @@ def disagreements(case: Case) -> list[Disagreement]:
 def differing_calls(case: Case) -> list[Disagreement]:
     """Where NCCL's COLL lines show other operations, sizes or types on some ranks.
 
-    Of communicators seen from INIT on.
-
-    Logs without their INIT lines may begin at different calls, so these say nothing.
+    Only communicators count that are seen from INIT on: logs without their INIT lines may begin at
+    different calls, so these say nothing.
     """
     differing = []
     for one in compare_call_counts(case.events):
@@ -582,7 +577,7 @@ def differing_calls(case: Case) -> list[Disagreement]:
 def of_different_calls(one: Disagreement) -> bool:
     """Whether the sizes in NCCL's lines are of different calls of a program.
 
-    As `unlike_calls` says.
+    They are, as `unlike_calls` says.
     """
     op = op_of(one.evidence[0]).upper()
     shards = ""
@@ -600,9 +595,9 @@ def clocks_of(case: Case) -> list[Clock]:
 
 
 def align(events: Sequence[Event]) -> list[Disagreement]:
-    """The first disagreement of each group and communicator that any line or dump shows.
+    """The first disagreement of each group and communicator by any line or dump.
 
-    [] where all agree.
+    It is [] where all agree.
     """
     found: dict[str, Disagreement] = {}
     numbers: Counter[int] = Counter()
@@ -723,9 +718,9 @@ def _waiting(data: FlightFinding, ranks: Iterable[int]) -> str:
 
 
 def _fingerprints(events: Iterable[Event]) -> Iterator[Disagreement]:
-    """``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares two ranks before each collective.
+    """Disagreements by ``TORCH_DISTRIBUTED_DEBUG=DETAIL``.
 
-    Neither is the odd one.
+    It compares two ranks before each collective; neither is the odd one.
     """
     for event in events:
         if event.kind == "c10d.mismatch":
@@ -745,7 +740,7 @@ def _fingerprints(events: Iterable[Event]) -> Iterator[Disagreement]:
 def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
     """Reports that name the missing ranks themselves.
 
-    Torch's desync report, monitored barrier, Horovod.
+    They are torch's desync report, monitored barrier, and Horovod's.
     """
     for event in events:
         data = event.data
@@ -784,8 +779,9 @@ def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
 
 
 def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
-    """Ranks of which RAS says that they launched fewer operations than the others of their
-    communicator.
+    """Ranks that launched fewer operations than others, by RAS.
+
+    The others are those of their communicator.
     """
     reports = []
     for event in events:

@@ -33,9 +33,12 @@ class Blamed:
     """One thing at fault."""
 
     what: str
-    """``rank``, ``node`` (it fails alone), ``interaction`` (one rank or node, only with others),
-    ``path`` (each of two works with others), ``pair`` (two that nobody else can tell apart),
-    ``together`` (only all of these)."""
+    """The kind of fault, in one word.
+
+    It is ``rank``, ``node`` (it fails alone), ``interaction`` (one rank or node, only with others),
+    ``path`` (each of two works with others), ``pair`` (two that nobody else can tell apart), or
+    ``together`` (only all of these).
+    """
     ranks: tuple[int, ...]
     """To blame; of a path, both ends."""
     within: tuple[int, ...]
@@ -68,10 +71,10 @@ class _Ask(Exception):  # noqa: N818  # it is a question, not an error
 def bisect_ranks(
     nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool], hints: Iterable[Iterable[int]] = ()
 ) -> Bisected:
-    """The verdict on a job whose ranks failed together, or the groups to try next.
+    """The verdict on ranks that failed together, or the groups to try next.
 
-    nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the
-    failing ones, tried first.
+    `nodes` are the ranks of each node; `bad` is group → whether it failed; `hints` are groups that
+    may be the failing ones, tried first.
     """
     search = _Search(nodes, bad)
     state = Bisected()
@@ -133,10 +136,9 @@ class _Search:
         return None
 
     def failing_group(self, every: Group, hints: Sequence[Group]) -> Group | None:
-        """The smallest group that fails as far as that is known, in whole nodes where it takes more
-        than one.
+        """The smallest group that fails, as far as that is known.
 
-        None where nothing fails any more.
+        It is made of whole nodes where it takes more than one.  None where nothing fails any more.
         """
         failing = [hint for hint, fails in zip(hints, self.fails(*hints), strict=True) if fails]
         if failing:
@@ -150,7 +152,10 @@ class _Search:
         return None
 
     def culprit(self, start: Group, left: Group) -> Blamed:
-        """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
+        """Who is at fault where `start` fails.
+
+        `left` are ranks that may be taken for an exchange.
+        """
         nodes = []
         for node in self.nodes:
             if node & start:
@@ -170,8 +175,9 @@ class _Search:
         return self._blamed(ranks, [frozenset({rank}) for rank in near])
 
     def rank_of_pair(self, one: Blamed, left: Group) -> Blamed:
-        """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of
-        its node can.
+        """The rank at fault of two nodes that nobody else can stand in for.
+
+        Where one rank is at fault, others of its node can stand in for it.
         """
         nodes = [node for node in self.nodes if node & set(one.within)]
         if one.what != "pair" or len(nodes) != 2:
@@ -190,7 +196,10 @@ class _Search:
         return one
 
     def left_out(self, one: Blamed) -> Group:
-        """Whom to leave out so that the rest should work: of two ends one."""
+        """Whom to leave out so that the rest should work.
+
+        Of two ends it is one.
+        """
         if one.what not in ("path", "pair"):
             return frozenset(one.ranks)
         end = next((node for node in self.nodes if one.ranks[-1] in node), frozenset())
@@ -199,7 +208,10 @@ class _Search:
         return frozenset(one.ranks[-1:])
 
     def smallest(self, units: list[Group], included: Group) -> list[Group]:
-        """The fewest of `units` that fail together with `included`, where all of them do."""
+        """The fewest of `units` that fail together with `included`.
+
+        All of them do fail.
+        """
         if len(units) == 1:
             return units
         # the number of jobs that must be started grows with the logarithm of the ranks
@@ -222,7 +234,7 @@ class _Search:
     def _blamed(self, units: list[Group], outside: list[Group]) -> Blamed:
         """Which of the units that only fail together is at fault.
 
-        The one whose exchange fixes it.
+        It is the one whose exchange fixes them.
         """
         within = tuple(sorted(frozenset().union(*units)))
         if len(units) == 1:
@@ -244,9 +256,9 @@ class _Search:
         return Blamed("path" if len(faulty) == len(units) == 2 else "together", within, within)
 
     def _finer(self, found: Blamed) -> Blamed:
-        """Of nodes that fail with each other.
+        """The ranks of nodes that fail with each other.
 
-        The ranks of the same place in both, each over its own NIC.
+        They are those of the same place in both, each over its own NIC.
         """
         both = []
         for node in self.nodes:
@@ -269,8 +281,8 @@ def describe(
 ) -> str:
     """The verdict in words, without a full stop.
 
-    who: names ranks; symptom: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole
-    job.
+    `who` names ranks; `symptom` is what is wrong, as ``("is slow", "are slow")``; `ranks` are those
+    of the whole job.
     """
     if state.passing:
         return (

@@ -21,8 +21,10 @@ SAME_SIZE = frozenset(
         "ALLREDUCE_COALESCED",
     }
 )  # fmt: skip
-"""Collectives, as torch's watchdog names them, to which every rank must bring the same number of
-elements."""
+"""Collectives to which every rank must bring the same number of elements.
+
+They are named as torch's watchdog names them.
+"""
 POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
 """Calls whose two sides differ by nature; they have no place in the order of the collectives."""
 PAIRED = POINT_TO_POINT - {"COALESCED"}
@@ -39,7 +41,7 @@ def counted(number: int | None) -> int:
 
 
 def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
-    """The watchdog's numbered lines, each with the name and the description of its process group.
+    """The watchdog's numbered lines, each with the name and the description of its group.
 
     Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank,
     or else the whole job, has that number, or to the only one that is named at all.  Both are empty
@@ -98,7 +100,7 @@ def by_call(events: Iterable[Event]) -> dict[tuple[str, int], list[Event]]:
 class DifferingTimeouts(NamedTuple):
     """A collective for whose timeout the watchdogs name different calls.
 
-    Different operations, or else different sizes.
+    They name different operations, or else different sizes.
     """
 
     group: str
@@ -153,14 +155,16 @@ def differing_timeouts_of(case: Case) -> list[DifferingTimeouts]:
 
 
 MAX_SEQ_GAP = 64
-"""Numbers between two calls that cannot be of one group: nobody gets through a call that others
-have not begun."""
+"""Numbers between two calls that cannot be of one group.
+
+Nobody gets through a call that others have not begun.
+"""
 
 
 def of_several_groups(events: Iterable[Event]) -> bool:
     """Whether lines that name no group must be of several groups.
 
-    As their sequence numbers are that far apart.
+    They must, where their sequence numbers are that far apart.
     """
     numbers = []
     for event in events:
@@ -200,7 +204,7 @@ def disagreeing(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[A
 def only_point_to_point(waits: Iterable[Event]) -> bool:
     """True where everybody who waits does so in a send or a receive.
 
-    No collective is short of a rank.
+    Then no collective is short of a rank.
     """
     ops = {op_of(event) for event in waits}
     return bool(ops) and ops <= POINT_TO_POINT
@@ -209,10 +213,10 @@ def only_point_to_point(waits: Iterable[Event]) -> bool:
 def sides(
     mismatch: Event[FlightMismatch],
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
+    """(those that differ, those that are right) of dumps that disagree.
 
-    Without a majority nobody is right: dumps of the others may be missing.  A side that came there
-    under a condition on the rank has left the common path.
+    Each is {value, ranks}.  Without a majority nobody is right: dumps of the others may be missing.
+    A side that came there under a condition on the rank has left the common path.
     """
     most = mismatch.data.majority or {}
     odd: list[Mapping[str, Any]] = list(mismatch.data.odd or ())
@@ -229,11 +233,9 @@ def sides(
 def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
     """True where sizes of one place are those of different calls.
 
-    And not of one call with another tensor.
-
-    A flag beside a bucket of gradients is not an odd batch; gradients and parameters, which all
-    ranks hold in the same sizes, differ only where ranks are at another bucket or another layer.  A
-    broadcast carries rank-local state.
+    Then they are not those of one call with another tensor.  A flag beside a bucket of gradients is
+    not an odd batch; gradients and parameters, which all ranks hold in the same sizes, differ only
+    where ranks are at another bucket or another layer.  A broadcast carries rank-local state.
     """
     low = min(sizes)
     high = max(sizes)
@@ -245,14 +247,16 @@ def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
 
 
 FAR, FAR_SHARDS, PARAMETERS = 64, 16, 1 << 20
-"""Times as large, the same of calls that mostly carry shards of parameters, and elements:
-`unlike_calls` from there."""
+"""Bounds from which on `unlike_calls` takes sizes for those of different calls.
+
+They are times as large, the same of calls that mostly carry shards of parameters, and elements.
+"""
 
 
 def elements(value: Any) -> int | None:
     """Elements of a call by its shapes; None where none are known.
 
-    As a list or as text: 16 for ``[[4, 2], [8]]``.
+    They are a list or a text: 16 for ``[[4, 2], [8]]``.
     """
     if isinstance(value, str):
         value = [re.findall(r"\d{1,19}", shape) for shape in re.findall(r"\[([\d, ]*)\]", value)]
@@ -271,9 +275,8 @@ def elements(value: Any) -> int | None:
 def other_calls(mismatch: Event) -> bool:
     """Whether the sizes at one place of the sequence are of different calls.
 
-    As a scalar and a bucket of gradients.
-
-    Not where one line of the program made them all.
+    They are such as a scalar and a bucket of gradients, and never those that one line of the
+    program made.
     """
     data = mismatch.data
     if mismatch.kind == "c10d.mismatch":

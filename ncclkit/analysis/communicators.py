@@ -1,6 +1,6 @@
 """What the log says of a job's communicators.
 
-Each process's rank in them, how pairs are connected, rings, variables.
+It tells each process's rank in them, how pairs are connected, rings, and variables.
 
 A pointer (``comm 0x55d``) means something in one process only; ``commId`` (2.16+) joins the
 processes.  Children of a split (2.23+) print their parent's pointer and a colour instead.  Before
@@ -60,7 +60,7 @@ class _Seat:
 class Index:
     """All communicators of a job, by pointer and line.
 
-    Which of them a process means by a pointer or at a line.
+    It tells which of them a process means by a pointer or at a line.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -98,16 +98,15 @@ class Index:
     def of(self, event: Event) -> tuple[Communicator, int] | None:
         """The communicator that `event` names by its pointer.
 
-        And the rank of its process in it.
+        With it comes the rank of its process in it.
         """
         return self._of.get((process(event), str(event.data.comm)))
 
     def at(self, event: Event, fits: Fits = lambda made, rank: True) -> Communicator | None:
         """The communicator that a process sets up at this line.
 
-        The last one begun before it, else the next one.
-
-        fits: what must hold for a communicator and the process's rank in it.
+        It is the last one begun before it, else the next one.  `fits` tells what must hold for a
+        communicator and the process's rank in it.
         """
         files = self._spoken.get(process(event), {})
         spoken = files.get(event.path)
@@ -185,10 +184,10 @@ def _parent(seat: _Seat) -> bool:
 
 
 def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
-    """Communicators of the same size and order: one, one per host, or not to be told apart.
+    """Communicators of the same size and order: one, or one per host.
 
-    Groups keep the order of the global ranks, so if every host holds every rank exactly once, each
-    host is a group.
+    They may also not be to be told apart.  Groups keep the order of the global ranks, so if every
+    host holds every rank exactly once, each host is a group.
     """
     size = seats[0].event.data.nranks
     if _holds_each_once(seats):
@@ -266,8 +265,9 @@ def communicators(events: Iterable[Event]) -> list[Communicator]:
 
 
 def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
-    """(sender, receiver) → how they are connected, in global ranks where the
-    communicator is known.
+    """(sender, receiver) → how they are connected.
+
+    They are global ranks where the communicator is known.
     """
     index = Index(events)
     found = defaultdict(list)
@@ -289,9 +289,10 @@ def _pair_fits(pair: tuple[int, int]) -> Fits:
 
 
 def _link(lines: list[Event]) -> Transport:
-    """Both ends of a pair may say it, each with its own device.
+    """One link by the lines of both ends.
 
-    The end that names more channels counts.
+    Both ends of a pair may say it, each with its own device; the end that names more channels
+    counts.
     """
     ends: dict[bool, int] = defaultdict(int)
     for line in lines:
@@ -350,8 +351,9 @@ def _chain(follows: Mapping[int, int], start: int) -> list[int]:
 
 
 def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[int]]:
-    """Where every rank sends to one other rank only, over as many channels, the pairs are the ring
-    of each channel.
+    """The ring of each channel by pairs of ranks.
+
+    Where every rank sends to one other rank only, over as many channels, the pairs are the ring.
     """
     follows = dict(links.keys())
     widths = {link.channels for link in links.values()}
@@ -366,7 +368,7 @@ def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[in
 def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
     """NCCL variable → value → who read it.
 
-    Global ranks, or hosts where the rank is not known.
+    They are global ranks, or hosts where the rank is not known.
     """
     # each reader once, in the order of the log
     readers: dict[tuple[str, str], dict[int | str, None]] = defaultdict(dict)

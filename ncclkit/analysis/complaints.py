@@ -1,9 +1,9 @@
-"""Whether a line says that something failed, or a person that something is not as it should be.
+"""Whether a line says that something failed, or is not as it should be.
 
 Programs speak of failure all the time without having failed: options (`--max-restarts`), settings
 (`timeout=900`), counts of nothing (`0 errors`), warnings after which they go on.  A line counts
-only where a word of failure is left once all of that is taken away.  What programs say is judged
-by `says_failure`, what people say by `says_complaint`.
+only where a word of failure is left once all of that is taken away.  What programs say is judged by
+`says_failure`, what people say by `says_complaint`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def says_death(text: str) -> bool:
 def says_slow(text: str) -> bool:
     """Whether a complaint is one that the end of the job cannot refute.
 
-    Slow, late, wrong.
+    It is that something is slow, late or wrong.
     """
     return any(words.search(text) for words in (SLOW, OTHER_LANGUAGES))
 
@@ -88,7 +88,7 @@ def is_mere_warning(text: str) -> bool:
 def is_source(text: str) -> bool:
     """Whether a line is of no job.
 
-    Source code, a compiler, git, a prompt, a tried program.
+    Then it is of source code, a compiler, git, a prompt, or a program that is tried.
     """
     if "\n" in text:
         return False
@@ -98,7 +98,7 @@ def is_source(text: str) -> bool:
 def is_stack(text: str) -> bool:
     """Whether a line is of a stack that somebody took.
 
-    Or names the program that took it.
+    It may also name the program that took it.
     """
     return STACK.search(text) is not None
 
@@ -306,8 +306,10 @@ PLAIN = any_word(
 """Words of failure in a line that no program marks as a mere warning or notice."""
 
 SHORT_OF_TARGET = r"\"run_stop\".*\"aborted\""
-"""What MLPerf says of a run that did not reach its target:
-``:::MLLOG {… "key": "run_stop", … "status": "aborted"}``."""
+"""What MLPerf says of a run that did not reach its target.
+
+The line is ``:::MLLOG {… "key": "run_stop", … "status": "aborted"}``.
+"""
 ERROR_NAMES = any_of(
     r"\bIBV_WC_\w*ERR\b",
     r"loss['\"]?\W{1,4}nan\b",
@@ -322,9 +324,12 @@ ERROR_NAMES = any_of(
 SANDBOX = re.compile(
     r"\bsandbox\b|\btest cases?\b|\bprogram \d+:|\bprograms exited\b", re.IGNORECASE
 )
-"""Of a program that a model wrote and that is tried: its end is not that of the job."""
+"""Words on a program that a model wrote and that is tried.
+
+Its end is not that of the job.
+"""
 REWARD = re.compile(rf"\brewards?\b|\bepisodes?\b|{SANDBOX.pattern}", re.IGNORECASE)
-"""Of an agent in a game, or of such a program."""
+"""Words on an agent in a game, or on such a program."""
 PROMPT = re.compile(
     r"\bprompt: ?['\"]"
     r"|^\W{0,3}(?:sample|generat(?:ed|ion)|completion|response|answer|question|user|assistant"
@@ -335,7 +340,7 @@ PROMPT = re.compile(
 EARLIER = re.compile(
     r"\b(?:previous|last|earlier) (?:run|job|attempt) (?:was|had)\b", re.IGNORECASE
 )
-"""Of a run before this one, which this one goes on from."""
+"""Words on a run before this one, which this one goes on from."""
 DEATH = any_of(
     rf"\b{DEADLY_SIGNAL}\b",
     rf"\b{EXIT_STATUS}\b",

@@ -1,6 +1,6 @@
 """Whether the hosts of a job agree.
 
-Facts side by side, only the differences that matter, the odd one out first.
+Facts stand side by side, only the differences that matter, the odd one out first.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Difference:
     def outliers(self) -> tuple[HostGroup, ...]:
         """The groups that stand out.
 
-        All but the usual one, or all where none is usual.
+        They are all but the usual one, or all where none is usual.
         """
         if self.usual:
             return self.groups[:-1]
@@ -111,7 +111,7 @@ class MissingFact:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Consistency:
-    """The facts of N hosts side by side."""
+    """The facts of several hosts side by side."""
 
     hosts: tuple[str, ...]
     agreed: int
@@ -204,12 +204,12 @@ class HostValues:
     """What one host has to compare."""
 
     places: Places
-    """Place → normal form, numbers that are about equal as (least, largest)."""
+    """Place → normal form; about equal numbers are (least, largest)."""
     fact: Fact
 
     @property
     def key(self) -> frozenset[tuple[str, int]]:
-        """Equal on hosts that agree, whichever GPU it is.
+        """A key that is equal on hosts that agree, whichever GPU it is.
 
         How many are alike only counts where not all are.
         """
@@ -218,18 +218,20 @@ class HostValues:
 
 
 LENT = "net.interfaces"
-"""The fact of a host that is needed to compare others: a variable names an interface."""
+"""The fact of a host that is needed to compare others.
+
+A variable may name an interface, for example.
+"""
 BATCH = 8
 """Rows of the table that an executor gets at once, with what all of them need."""
 
 
 def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consistency:
-    """The facts of N hosts side by side.
+    """The facts of several hosts side by side.
 
-    What differs and matters, the worst first, and what could not be read.
-
-    Facts without a host are left out; of two readings of the same fact the later one counts.
-    executor: any `concurrent.futures` executor that compares rows side by side.
+    It tells what differs and matters, the worst first, and what could not be read.  Facts without a
+    host are left out; of two readings of the same fact the later one counts.  `executor` is any
+    `concurrent.futures` executor that compares rows side by side.
     """
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
@@ -264,8 +266,9 @@ def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consiste
 def _compared(
     rows: Iterable[tuple[str, Cells]], hosts: Mapping[str, Host]
 ) -> tuple[list[Difference], int, list[MissingFact]]:
-    """What differs in some rows of the table, how often all hosts agree, and what is not in its
-    form.
+    """What differs in some rows of the table, and how often all hosts agree.
+
+    It tells also what is not in its form.
     """
     differences = list[Difference]()
     agreed = 0
@@ -330,7 +333,10 @@ def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
 def _values_of_hosts(
     rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread: list[MissingFact]
 ) -> dict[str, HostValues]:
-    """Host → normal forms of one rule; what has no value, or nothing to compare, is left out."""
+    """Host → normal forms of one rule.
+
+    What has no value, or nothing to compare, is left out.
+    """
     column: dict[str, dict[Place, Any]] = {}
     for host, places in cells.items():
         try:
@@ -376,8 +382,9 @@ def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
 def _rounded(
     column: Mapping[str, Mapping[Place, Any]], times: float, by: float
 ) -> dict[str, dict[Place, Any]]:
-    """Numbers that are about equal become one pair (least, largest); -1, unlimited, stays apart
-    from all.
+    """Values in which numbers that are about equal become one pair.
+
+    The pair is (least, largest); -1, unlimited, stays apart from all.
     """
     numbers = set()
     for formed in column.values():
@@ -427,7 +434,10 @@ def _difference(
 
 
 def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[MissingFact]:
-    """What a host looked for in vain, and what it does not even mention although others do."""
+    """What a host looked for in vain, and what it does not even mention.
+
+    The second counts where others do mention it.
+    """
     mute = {}
     for host, facts in hosts.items():
         if MUTE in facts:
@@ -451,7 +461,7 @@ def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[M
 
 
 def _without_gpu(name: str, host: Host) -> bool:
-    """A host that has no GPU has nothing to say of them.
+    """Whether a host has no GPU, and so nothing to say of them.
 
     That it has none is a difference already.
     """
@@ -459,7 +469,10 @@ def _without_gpu(name: str, host: Host) -> bool:
 
 
 def _joined(unread: Iterable[MissingFact]) -> Iterator[MissingFact]:
-    """Hosts with the same reason together; what only few could not read first."""
+    """Hosts with the same reason together.
+
+    What only few could not read comes first.
+    """
     same: dict[tuple[str, str, bool], list[str]] = {}
     for each in unread:
         reason = each.title, each.why, each.nowhere
@@ -474,7 +487,7 @@ def _joined(unread: Iterable[MissingFact]) -> Iterator[MissingFact]:
 def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
     """For each group of hosts that agree, what they have.
 
-    Of sets only what not all groups share.
+    Of sets it is only what not all groups share.
     """
     sets = []
     for group in groups:
@@ -490,7 +503,10 @@ def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
 
 
 def _group(hosts: Sequence[Places], unit: str, shared: frozenset[str]) -> str:
-    """``16``; or what most GPUs have, and which have something else: ``16 (GPU 5: 8)``."""
+    """``16``; or what most GPUs have, and which have something else.
+
+    An example of the second is ``16 (GPU 5: 8)``.
+    """
     written_values = []
     for places in hosts:
         for value in places.values():
@@ -511,7 +527,10 @@ def _group(hosts: Sequence[Places], unit: str, shared: frozenset[str]) -> str:
 
 
 def _gpus(where: set[tuple[str, ...]]) -> str:
-    """``GPU 5``, ``GPUs 2, 5``; ``some GPUs`` where the hosts do not agree in which."""
+    """``GPU 5``, ``GPUs 2, 5``.
+
+    It is ``some GPUs`` where the hosts do not agree in which.
+    """
     if len(where) > 1:
         return "some GPUs"
     numbers = next(iter(where))
@@ -519,7 +538,10 @@ def _gpus(where: set[tuple[str, ...]]) -> str:
 
 
 def _words(value: Any, unit: str = "", shared: frozenset[str] = frozenset()) -> str:
-    """One normal form for people: yes, unlimited, 64 MiB, 0.2–4.9 ms, mlx5_0, mlx5_1."""
+    """One normal form for people.
+
+    It is such as yes, unlimited, 64 MiB, 0.2–4.9 ms, or mlx5_0, mlx5_1.
+    """
     if isinstance(value, bool):
         if value:
             return "yes"

@@ -1,5 +1,6 @@
-"""Which facts and variables must agree between the hosts of a job, how they are compared, and what
-a difference means.
+"""Which facts and variables must agree between the hosts of a job.
+
+It tells how they are compared, and what a difference means.
 
 A normalizer takes the value and all facts of its host, and gives what is equal on hosts that are
 equal; None where this host has nothing to compare.  Names, addresses and order of one host are left
@@ -69,7 +70,10 @@ def swap(value: Any, host: Host) -> tuple[str, ...]:
 
 
 def libraries(value: Any, host: Host) -> frozenset[str]:
-    """Version of every NCCL library, and how it was found; its folder is left out."""
+    """Version of every NCCL library, and how it was found.
+
+    The folder of the library is left out.
+    """
     return frozenset(f"{row['version'] or 'of unknown version'} ({row['how']})" for row in value)
 
 
@@ -226,7 +230,10 @@ Reach = tuple[str, Mapping[str, frozenset[str]]]
 
 
 def interface_networks(value: Any, host: Host) -> Reach:
-    """The networks of NCCL's interface and of the others, without link-local ones."""
+    """The networks of NCCL's interface and of the others.
+
+    Link-local ones are left out.
+    """
     found: dict[str, frozenset[str]] = {}
     for row in host["net.interfaces"].value:
         if row["state"] != "up":
@@ -246,9 +253,8 @@ def interface_networks(value: Any, host: Host) -> Reach:
 def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
     """host → ``10.0.0.0/16``, or that NCCL picks another interface.
 
-    Although one lies in most others' network.
-
-    Hosts in networks of their own (one a rack) are joined by routers, and have nothing to compare.
+    It may do so although one lies in most others' network.  Hosts in networks of their own (one a
+    rack) are joined by routers, and have nothing to compare.
     """
     own: Counter[str] = Counter()
     for chosen, nets in column.values():
@@ -289,7 +295,10 @@ class ConsistencyRule:
     """Why a difference matters, one sentence."""
     form: Form = unchanged
     tolerance: tuple[float, float] | None = None
-    """Numbers differ where the next larger one is that many times as large, and by that much."""
+    """By how many times numbers differ that are not about equal.
+
+    Numbers differ where the next larger one is that many times as large, and larger by that much.
+    """
     among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
 
@@ -725,7 +734,7 @@ MUST = re.compile(
     r"|IB_(?:DISABLE|QPS_PER_CONNECTION"
     r"|SPLIT_DATA_ON_QPS)|SOCKET_FAMILY|COMM_ID|LAUNCH_\w+)$|MASTER_(?:ADDR|PORT)$|WORLD_SIZE$"
 )
-"""Variables that all ranks must share (REFERENCE of NCCL's variables; torch's rendezvous)."""
+"""Variables that all ranks must share, by NCCL's documentation and torch's rendezvous."""
 
 NAMES = re.compile(
     r"NCCL_IB_(?:HCA|GID_INDEX|PKEY|SL|TC|ADDR_\w+)$|(?:NCCL|GLOO|TP)_SOCKET_IFNAME$"

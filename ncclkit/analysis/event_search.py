@@ -1,4 +1,7 @@
-"""Events found among many: by kind, rank, host and words, and those that say the same together."""
+"""Events found among many, by kind, rank, host and words.
+
+It also puts those together that say the same.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,10 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 def select_events(
     events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL
 ) -> list[Event]:
-    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in
-    their text or path.
+    """Events of one kind, of some ranks, of one host, with these words.
 
-    `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
-    not have said.
+    Ranks are written ``5`` or ``0-7, 12``; the words stand in the text or path.  `ALL` and empty
+    words leave a filter open, the kind `ABNORMAL` takes what a healthy job would not have said.
     """
     wanted = words.casefold()
     ranks = _ranks(rank)
@@ -55,7 +57,7 @@ def _is_of_ranks(event: Event, ranks: Sequence[tuple[int, int]]) -> bool:
 def group_alike(events: Iterable[Event]) -> list[list[Event]]:
     """Events that say the same, but for numbers, together.
 
-    The rarest first: of a thousand ranks the odd one counts.
+    The rarest come first: of a thousand ranks the odd one counts.
     """
     alike: dict[tuple[str, str], list[Event]] = {}
     for event in events:
@@ -72,7 +74,7 @@ def is_rank_list(words: str) -> bool:
 def excerpt(event: Event) -> str:
     """The line of its raw text that says most.
 
-    The last one of a traceback, the first one of everything else.
+    It is the last one of a traceback, the first one of everything else.
     """
     lines = [line for line in event.text.splitlines() if line.strip()]
     if not lines:

@@ -1,4 +1,7 @@
-"""Which line of whose code: frames of stacks, tracebacks and Flight Recorder entries."""
+"""Which line of whose code a frame is.
+
+Frames are those of stacks, tracebacks and Flight Recorder entries.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,10 @@ WRAPPERS = re.compile(
 BETWEEN = re.compile(
     r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py"
 )
-"""Python's own library, whose ``wait`` is for a process or a thread: what called it says what
-for."""
+"""Python's own library between a call and its wait.
+
+Its ``wait`` is for a process or a thread: what called it says what for.
+"""
 EXCEPTHOOK = "_distributed_excepthook"
 """The function of torch that prints the exception with which a rank ends."""
 WORKERS = {"_try_get_data", "_get_data"}
@@ -105,10 +110,9 @@ def place(frame: Frame | None) -> str:
 def in_collective(frames: Iterable[Frame]) -> bool:
     """True when a stack (innermost frame first) stands inside a collective.
 
-    Or waits for the GPU to finish one.
-
-    What a model computes below DDP's ``forward`` is not a collective, though DDP stands further out
-    in it; nor is a ``wait`` written in Python for a lock file or a process.
+    It may also wait for the GPU to finish one.  What a model computes below DDP's ``forward`` is
+    not a collective, though DDP stands further out in it; nor is a ``wait`` written in Python for a
+    lock file or a process.
     """
     for frame in list(frames)[:12]:
         if BETWEEN.search(str(frame.get("file", ""))):
@@ -128,7 +132,7 @@ def in_collective(frames: Iterable[Frame]) -> bool:
 def stacks(case: Case) -> dict[int, Event]:
     """rank → the stack of its main thread.
 
-    Without ranks that report an exception, as these wait for nobody.
+    Ranks that report an exception are left out, as these wait for nobody.
     """
     known = {}
     for event in case.of(Stack):
@@ -146,10 +150,10 @@ def _reports(frames: Iterable[Frame]) -> bool:
 
 
 def call_of(frames: Sequence[Frame]) -> str:
-    """The call that the innermost own line of a stack makes, ``all_reduce`` or
-    ``Accelerator.gather``.
+    """The call that the innermost own line of a stack makes.
 
-    The function of that line itself where it calls nothing; empty without frames.
+    It is such as ``all_reduce`` or ``Accelerator.gather``; the function of that line itself where
+    it calls nothing; empty without frames.
     """
     own = own_frame(frames, innermost_first=True)
     if own is None:
@@ -200,7 +204,7 @@ def function(frame: Frame) -> str:
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     """True when each of these ranks waits for its DataLoader's workers.
 
-    At least one rank; by its stack or as measured.
+    There must be at least one rank; it is told by its stack or as measured.
     """
     seen = stacks(case)
     starved = {event.rank for event in starving(case)}
@@ -220,7 +224,7 @@ def _loads(stack: Event[Stack]) -> bool:
 def inside(event: Event, *names: str) -> bool:
     """True when one of the names stands in a frame of the event.
 
-    Or in its raw lines.
+    It may also stand in its raw lines.
     """
     frames = [frame for frame in event.data.frames or () if isinstance(frame, Mapping)]
     text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
@@ -242,7 +246,7 @@ def exchanges(case: Case) -> list[Event]:
 
 
 WITH_FRAMES = (Stack, PythonException, CppException, C10dStack, FlightMissing)
-"""What has frames of a stack."""
+"""Kinds of events that have frames of a stack."""
 
 
 def frames_of(event: Event) -> Sequence[Frame]:

@@ -1,4 +1,4 @@
-"""Which node is odd, by the verdicts that `ncclkit gate` printed on many of them.
+"""Which node is odd, by the verdicts of `ncclkit gate` on many nodes.
 
 A node is compared with the other ones: what most of them share is a matter of the baseline, not of
 a node.
@@ -69,7 +69,7 @@ class Nodes:
     def summary(self) -> str:
         """Which node is odd, and in what, in one sentence.
 
-        What most share stands in a second one.
+        What most nodes share stands in a second one.
         """
         if len(self.verdicts) == 1:
             return self.verdicts[0].summary + "."
@@ -117,9 +117,8 @@ class Nodes:
 def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
     """Verdicts in files, one JSON object a line, side by side.
 
-    Of a node that printed several the last one counts.
-
-    Raises NcclkitError for a file that holds anything else.
+    Of a node that printed several the last one counts.  Raises NcclkitError for a file that holds
+    anything else.
     """
     known = {}
     for path in paths:
@@ -172,7 +171,7 @@ def _differs(
 ) -> tuple[str, ...]:
     """In what a node differs from most of the others.
 
-    Problems of its own, no answer, slower GPUs.
+    It has problems of its own, no answer, or slower GPUs.
     """
     found = []
     for problem in one.problems:

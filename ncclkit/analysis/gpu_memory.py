@@ -1,4 +1,4 @@
-"""Who holds the memory of a GPU, by the sentence with which torch reports that it ran out.
+"""Who holds the memory of a GPU, by torch's report that it ran out.
 
 Torch lists the processes that the driver names, and calls its own one "this process".  In a
 container it knows itself by another number than the driver does: then its own process is in the
@@ -21,10 +21,7 @@ ROUNDING = 0.02
 
 @dataclass(frozen=True, slots=True)
 class OtherProcesses:
-    """Sizes of what other processes hold on a rank's GPU.
-
-    As they are printed.
-    """
+    """Sizes of what other processes hold on a rank's GPU, as they are printed."""
 
     sizes: tuple[str, ...] = ()
     """Empty where there is none, or where the line does not tell the rank's own process from
@@ -45,7 +42,7 @@ class OtherProcesses:
 def other_processes(text: str) -> OtherProcesses:
     """The processes beside the rank's own that a line of torch proves.
 
-    Its sums are checked before it is believed.
+    The sums of the line are checked before it is believed.
     """
     listed = []
     for found in re.findall(rf"Process \d+ has {SIZE} memory in use", text):
@@ -62,7 +59,7 @@ def other_processes(text: str) -> OtherProcesses:
 def _without_own(listed: list[str], torch: float | None, text: str) -> list[str]:
     """The list without the rank's own process.
 
-    The one that can hold what torch says it allocated.
+    That is the one that can hold what torch says it allocated.
     """
     if not torch:
         return []  # nothing tells which of them it is
@@ -79,8 +76,9 @@ def _without_own(listed: list[str], torch: float | None, text: str) -> list[str]
 
 
 def _fits(held: float, text: str) -> bool:
-    """Whether so many bytes, and what is free, fit on the card, where the line says how large that
-    is.
+    """Whether so many bytes, and what is free, fit on the card.
+
+    It counts where the line says how large the card is.
     """
     total = _size(text, rf"total capacity of {SIZE}")
     free = _size(text, rf"of which {SIZE} is free") or 0.0

@@ -1,7 +1,7 @@
-"""The same test at several times: how its speed moved, and what changed on the hosts between.
+"""The same test at several times: how its speed moved, and why.
 
-A case stands for one time.  A baseline is what one case measured, kept in a file of the cluster, so
-that every later live test can be compared with it.
+It tells what changed on the hosts between.  A case stands for one time.  A baseline is what one
+case measured, kept in a file of the cluster, so that every later live test can be compared with it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from ncclkit.core.text import format_bytes, format_time, natural, percent, plura
 FILE = "NCCLKIT_BASELINE"
 """Variable that names the file of the baseline where nobody says otherwise."""
 LEAST = 0.05
-"""Share of a call's time below which a difference is never told; above, it must exceed the spread
-of both."""
+"""Share of a call's time below which a difference is never told.
+
+Above it, a difference must exceed the spread of both.
+"""
 
 Key = tuple[str, str, int, int, int, str]
 """Collective, data type, bytes, ranks, hosts, backend: what is the same test."""
@@ -149,9 +151,7 @@ class History:
 def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = None) -> History:
     """Cases by their labels, the oldest first, side by side.
 
-    `steps` are of those that measured a training step.
-
-    Raises NcclkitError for fewer than two.
+    `steps` are of those that measured a training step.  Raises NcclkitError for fewer than two.
     """
     if len(cases) < 2:
         raise NcclkitError(
@@ -201,8 +201,10 @@ def _change(before: Measurement, after: Measurement) -> Change:
 
 
 def _differences(before: Case, after: Case) -> tuple[str, ...]:
-    """What is not the same on a host that both name, else on the first of each; and the variables
-    of the tests.
+    """What is not the same on a host that both name.
+
+    Where they name no common host, it compares the first of each.  It tells also the variables of
+    the tests.
     """
     hosts = [known_hosts(case.facts) for case in (before, after)]
     shared = sorted(hosts[0] & hosts[1], key=natural)
@@ -278,7 +280,7 @@ def cluster() -> str:
 def baseline_file() -> Path:
     """Where the baseline of this cluster lies.
 
-    ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster.
+    It is ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster.
     """
     given = os.environ.get(FILE)
     if given:
@@ -316,7 +318,10 @@ def save_baseline(case: Case, path: Path | None = None) -> Path:
 
 
 def baseline(path: Path | None = None) -> tuple[str, Case] | None:
-    """The label and the records of this cluster's baseline; None where there is none."""
+    """The label and the records of this cluster's baseline.
+
+    It is None where there is no baseline.
+    """
     file = path or baseline_file()
     if not file.exists():
         return None
@@ -330,7 +335,7 @@ def baseline(path: Path | None = None) -> tuple[str, Case] | None:
 def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement, ...]]:
     """One sentence on a run against this cluster's baseline, and its curve.
 
-    ("", ()) where none fits.
+    It is ("", ()) where no baseline fits.
     """
     known = None
     if rows:
@@ -373,9 +378,8 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
 def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) -> History:
     """Cases, the oldest first, side by side.
 
-    One alone with the baseline of this cluster, or that of a file.
-
-    Raises NcclkitError where there is nothing to compare with.
+    One alone is compared with the baseline of this cluster, or that of a file.  Raises NcclkitError
+    where there is nothing to compare with.
     """
     opened = [one if isinstance(one, Case) else Case.open(one, read_only=True) for one in named]
     cases: dict[str, Case] = {}

@@ -1,6 +1,6 @@
 """What the facts of a job's hosts say together.
 
-Who holds an address, which interface joins them.
+They say who holds an address, and which interface joins the hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def plain_address(address: object) -> str:
 def as_nccl_sees(case: Case) -> Callable[[Event], str]:
     """The host for which NCCL takes the rank of an INIT line.
 
-    Another one than it is on where NCCL_HOSTID says so.
+    It is another one than it is on where NCCL_HOSTID says so.
     """
     by_pid = {}
     for variable in case.of(NcclEnv):
@@ -54,7 +54,7 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
 def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
     """Host → interface → its addresses with their networks.
 
-    Of the interfaces of the job's hosts that are up.
+    It holds the interfaces of the job's hosts that are up.
     """
     rows_of_host = {}
     for fact in of_job_hosts(case, case.facts_of("net.interfaces")):
@@ -92,7 +92,7 @@ def _network(text: object) -> Network | None:
 def holders(case: Case, address: str) -> list[tuple[str, str]]:
     """(host, interface) of every host of the job that has this address.
 
-    One on loopback has it in a way of its own.
+    A host that has it on loopback has it in a way of its own.
     """
     return all_holders(case).get(address, [])
 
@@ -131,9 +131,8 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
 def shared_network(case: Case) -> dict[str, tuple[str, str]]:
     """Host → (interface, address) by which the job's hosts share a network.
 
-    Empty where less than two hosts do.
-
-    An address that several hosts have joins nobody, and real interfaces come before virtual ones.
+    It is empty where less than two hosts do.  An address that several hosts have joins nobody, and
+    real interfaces come before virtual ones.
     """
     known = subnets(case)
     holding = all_holders(case)
@@ -157,7 +156,7 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
 def isolated(case: Case) -> set[tuple[str, str]]:
     """(host, interface) whose networks no other host has a part in.
 
-    Where another network joins the job's hosts.
+    It counts where another network joins the job's hosts.
     """
     found: set[tuple[str, str]] = set()
     parts = _parts(case)
@@ -183,7 +182,7 @@ def _parts(case: Case) -> dict[Any, set[str]]:
 def common_interface(case: Case) -> str:
     """The name that the joining interface has on every host of the job.
 
-    Empty where it has several, or none joins.
+    It is empty where it has several, or none joins.
     """
     names = {name for name, _ in shared_network(case).values()}
     if len(names) == 1:
@@ -194,6 +193,6 @@ def common_interface(case: Case) -> str:
 def can_simulate_again(case: Case) -> bool:
     """True where the hosts were simulated by a run of ours.
 
-    That can make them again and look.
+    Such a run can make them again and look.
     """
     return any(event.data.phase == "launch" for event in case.of(WorkerPhase))

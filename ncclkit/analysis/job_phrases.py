@@ -1,4 +1,7 @@
-"""What jobs print of their own course: that they end, that they are at work, which rank speaks."""
+"""What jobs print of their own course.
+
+They print that they end, that they are at work, and which rank speaks.
+"""
 
 from __future__ import annotations
 
@@ -102,9 +105,12 @@ STARTED = re.compile(
 HELPER = re.compile(
     r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE
 )
-"""Whose exit with 0 says nothing of the job."""
+"""What else ends: its exit with 0 says nothing of the job."""
 NOT_A_NUMBER = re.compile(r"\bnan\b", re.IGNORECASE)
-"""A model whose loss is not a number has not been trained, whatever is said of its end."""
+"""A loss that is not a number.
+
+Such a model has not been trained, whatever is said of its end.
+"""
 
 RATE = any_of(
     # 3.1 it/s     1669.59 tok/sec     320.6 img/sec per GPU

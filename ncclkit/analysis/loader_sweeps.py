@@ -21,7 +21,7 @@ ENDS = {"low_ms": min, "high_ms": max}
 def measured_sweep(case: Case) -> LoaderSweep | None:
     """What the last sweep of the case measured.
 
-    None where none was made, or not one choice came to its end.
+    It is None where none was made, or not one choice came to its end.
     """
     last = WorkerPhase()
     for event in case.of("worker.phase"):
@@ -45,9 +45,9 @@ class LoaderSweep:
 
     @property
     def rows(self) -> tuple[Mapping[str, float], ...]:
-        """One for each choice.
+        """One row for each choice.
 
-        Medians of its repeats, and the whole extent of half of their steps.
+        It holds medians of its repeats, and the whole extent of half of their steps.
         """
         by_choice: dict[tuple[float, float], list[Mapping[str, float]]] = {}
         for row in self.repeats:
@@ -58,7 +58,7 @@ class LoaderSweep:
     def knee(self) -> Budget:
         """The fewest workers of a rank that are as good as any.
 
-        Of those that prepare as many batches ahead.
+        They are sought among those that prepare as many batches ahead.
         """
         return budgets.knee(self._steps)
 
@@ -66,7 +66,7 @@ class LoaderSweep:
     def alike(self) -> list[int]:
         """The counts of workers whose steps are as fast as the fastest.
 
-        They cannot be told apart; compared like `knee`.
+        They cannot be told apart, and are compared like `knee`.
         """
         return budgets.alike_steps(self._steps)
 

@@ -1,4 +1,7 @@
-"""How the GPUs and NICs of each host are joined, as its facts tell it, and hosts that are alike."""
+"""How the GPUs and NICs of each host are joined, by its facts.
+
+It tells also which hosts are alike.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,10 @@ class MachineLinks:
     near: Mapping[tuple[int, str], str]
     """(GPU, NIC) → link."""
     refused: Mapping[tuple[int, int], str]
-    """(GPU, higher GPU) → why they may not read or write each other's memory, in the letters of
-    nvidia-smi."""
+    """(GPU, higher GPU) → why they may not use each other's memory.
+
+    The reason why they may not read or write it is in the letters of nvidia-smi.
+    """
     nvlinks: Mapping[int, int]
     """GPU → active NVLinks."""
     pcie: Mapping[int, str]

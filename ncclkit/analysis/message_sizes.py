@@ -1,8 +1,7 @@
 """The messages that a job sends.
 
-How many calls for each collective and size, by whatever recorded them.
-
-Sizes are those of nccl-tests: the larger of what a rank sends and receives.
+It counts the calls for each collective and size, by whatever recorded them.  Sizes are those of
+nccl-tests: the larger of what a rank sends and receives.
 """
 
 from __future__ import annotations
@@ -29,24 +28,26 @@ OPS = {
     "reduce": "reduce",
     "alltoall": "all_to_all",
 }
-"""Letters of a collective's name → its name here; what torch adds to them (`_base`, `_coalesced`)
-is left out."""
+"""Letters of a collective's name → its name here.
+
+What torch adds to names (`_base`, `_coalesced`) is left out.
+"""
 ITEMS = {"8": 1, "16": 2, "32": 4, "64": 8}
 LARGEST_HEADER = 64 << 20
 DDP_FIRST, DDP_CAP = 1 << 20, 25 << 20
 """Bytes of the first bucket of gradients under DDP, and of the others."""
 CALL_US, BYTES_PER_US = 15.0, 100e3
-"""What a call is taken to cost where nothing was measured: only which sizes matter most follows
-from it."""
+"""What a call is taken to cost where nothing was measured.
+
+Only which sizes matter most follows from it.
+"""
 
 
 def message_sizes(case: Case) -> dict[tuple[str, int], int]:
     """(collective, bytes) → calls of the rank that made most of them.
 
-    From NCCL's own lines where there are any.
-
-    Otherwise from Inspector files, or from dumps of the Flight Recorder, which hold the last calls
-    only.
+    They are from NCCL's own lines where there are any; otherwise from Inspector files, or from
+    dumps of the Flight Recorder, which hold the last calls only.
     """
     for kind, read in (
         ("nccl.calls", _inspected),
@@ -111,9 +112,8 @@ def _recorded(event: Event[FlightDump]) -> Iterable[tuple[str, int, int]]:
 def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     """Collective → the message sizes in which the job spends most time.
 
-    At most so many in all.
-
-    Sizes within a factor of two are one, the most frequent of them.
+    There are at most so many in all.  Sizes within a factor of two are one, the most frequent of
+    them.
     """
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     cost: defaultdict[tuple[str, int], float] = defaultdict(float)
@@ -133,11 +133,10 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
 
 
 def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
-    """Where each tensor of a safetensors file begins and ends, in bytes behind its header.
+    """Where each tensor of a safetensors file begins and ends, and its header ends.
 
-    And where the header ends.
-
-    The file says so at its start.  Raises OSError, or ValueError for a file that is none.
+    Tensors are placed in bytes behind the header.  The file says so at its start.  Raises OSError,
+    or ValueError for a file that is none.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -157,9 +156,7 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
 def buckets_of(model: Path) -> dict[tuple[str, int], int]:
     """The all_reduce calls of one step of DDP, with its default buckets.
 
-    On the parameters of a safetensors file.
-
-    Raises NcclkitError for a file that is none.
+    They are on the parameters of a safetensors file.  Raises NcclkitError for a file that is none.
     """
     try:
         spans, _ = tensor_spans(model)

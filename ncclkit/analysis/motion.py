@@ -32,7 +32,10 @@ OF_A_MOMENT = frozenset(
 )
 """Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
 AT_WORK, IDLE = 60.0, 30.0
-"""Shares of time in % of the main thread of a rank that works, and of those that wait for it."""
+"""Percentages of time of main threads that work, and that wait.
+
+One rank works, and the others wait for it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Motion:
     """What shows that a running job goes on."""
 
     ranks: tuple[int, ...]
-    """That moved."""
+    """Ranks that moved."""
     how: str
     """``moved between the snapshots (step 118 to 120)``."""
     evidence: Event
@@ -67,12 +70,11 @@ def motion(events: Iterable[Event]) -> Motion | None:
 
 @once
 def without_moments(case: Case) -> Case:
-    """The case; of a running or idle job without its momentary states.
+    """The case, where the job is running or idle without its momentary states.
 
-    Without what shows one moment of a job that goes on, or is idle.
-
-    Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing
-    to do wait as in a hang, by their stacks and by their dumps.
+    Of a job that goes on, or is idle, what shows one moment is left out.  Of one that goes on an
+    ``attach.motion`` stands for that.  Workers of a server that has nothing to do wait as in a
+    hang, by their stacks and by their dumps.
     """
     moving = motion(case.events)
     if moving is None and not waits_for_request(case.events):
@@ -93,7 +95,7 @@ def waits_for_request(events: Iterable[Event]) -> bool:
 
 
 def _launched(events: Sequence[Event]) -> Motion | None:
-    """By two reports of NCCL's RAS."""
+    """What moved by two reports of NCCL's RAS."""
     for change in events:
         # what RAS counts rises only where collectives are launched, so a rise is proof that the job
         # goes on
@@ -110,7 +112,10 @@ def _launched(events: Sequence[Event]) -> Motion | None:
 
 
 def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
-    """By dumps: a call was made after the first snapshot of its rank."""
+    """What moved by dumps.
+
+    A call was made after the first snapshot of its rank.
+    """
     dumps = []
     for event in events:
         if event.kind == "flight.dump" and event.rank in seen:
@@ -161,7 +166,10 @@ def _per_second(rate: float) -> str:
 
 
 def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
-    """By the snapshots: nobody waits all the while, or most ranks move."""
+    """What moved by the snapshots.
+
+    Nobody waits all the while, or most ranks move.
+    """
     moved = tuple(rank for rank, position in seen.items() if position.moved)
     waits = any(position.waits_for_ranks for position in seen.values())
     # one rank that evaluates while the others wait looks like a hang, so most ranks must have moved
@@ -195,14 +203,17 @@ def _progress(position: RankPosition) -> str:
 def comes_last(events: Iterable[Event]) -> str:
     """Who comes last to most collectives, in words; "" for nobody.
 
-    ``Rank 2 comes last to 29 of 32 collectives, …``: who is awaited.
+    It says who is awaited: ``Rank 2 comes last to 29 of 32 collectives, …``.
     """
     known = list(events)
     return _last_by_dumps(known) or _last_by_load(known)
 
 
 def _last_by_dumps(events: Sequence[Event]) -> str:
-    """By the times of all calls that the ranks of one host recorded."""
+    """Who comes last by the times of calls.
+
+    They are all calls that the ranks of one host recorded.
+    """
     late = []
     for event in events:
         if isinstance(event.data, FlightLate):
@@ -216,7 +227,7 @@ def _last_by_dumps(events: Sequence[Event]) -> str:
 
 
 def _last_by_load(events: Sequence[Event]) -> str:
-    """By main threads: one works, and all others wait.
+    """Who comes last by main threads: one works, and all others wait.
 
     A rank that waits for a GPU spins, and looks like one that works: of ranks with GPUs, and of one
     that was met in a wait, load tells nothing.
@@ -274,7 +285,10 @@ def headline(events: Iterable[Event]) -> str:
 
 
 def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
-    """All ranks wait at one place, or where nothing tells these places apart."""
+    """Whether all ranks wait at one place.
+
+    It is so, too, where nothing tells their places apart.
+    """
     known = waiting_time(waiting)
     what = f"All {len(waiting)} ranks wait for each other"
     if waiting[0].place:

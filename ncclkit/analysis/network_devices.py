@@ -1,5 +1,6 @@
-"""Which network each host and each channel uses, by NCCL's own lines, and what shows that
-InfiniBand was expected.
+"""Which network each host and each channel uses, by NCCL's own lines.
+
+It tells also what shows that InfiniBand was expected.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ DEVICE = re.compile(r"NET/(?P<kind>\w+)/(?P<index>\d{1,3})")
 def by_host(case: Case) -> dict[str, Event]:
     """Host → the first line that names the network it uses.
 
-    Of hosts that use one network only.
+    Only hosts count that use one network only.
     """
     named: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in case.of(NcclNetwork):
@@ -63,7 +64,7 @@ def by_host(case: Case) -> dict[str, Event]:
 def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → its RDMA devices as NCCL counts them, and their line.
 
-    ``mlx5_0:1/IB``; the line is the one that lists them.
+    A device is such as ``mlx5_0:1/IB``; the line is the one that lists them.
     """
     rows = []
     for event in case.of(NcclIbDevices):
@@ -86,7 +87,7 @@ def link_layers(devices: list[str]) -> set[str]:
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → the interfaces of its sockets as NCCL counts them.
 
-    And the line that lists them.
+    With them comes the line that lists them.
     """
     rows = []
     for event in case.of(NcclSocketDevices):
@@ -103,7 +104,7 @@ def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
 def channels(case: Case) -> list[tuple[Event, str, Event]]:
     """Each channel between hosts whose device the log names.
 
-    The line, the device, and the line that lists it.
+    It comes as the line, the device, and the line that lists it.
     """
     found = []
     for event in case.of(NcclChannel):
@@ -127,7 +128,7 @@ def channels(case: Case) -> list[tuple[Event, str, Event]]:
 def shared_names(case: Case) -> list[Event]:
     """Lines of one host name with different addresses of one interface.
 
-    Two machines that have the same name.
+    They are of two machines that have the same name.
     """
     seen: dict[tuple[str, str], dict[str, Event]] = defaultdict(dict)
     pids: dict[tuple[str, int | None], str] = {}
@@ -171,7 +172,7 @@ def infiniband_expected(case: Case) -> list[Event]:
 def infiniband_seen(case: Case) -> list[Event]:
     """What shows that a host has InfiniBand.
 
-    A plugin for it that was loaded, an interface of IP over it.
+    It is a plugin for it that was loaded, or an interface of IP over it.
     """
     plugins = [e for e in case.of(NcclInfo, family="plugin") if RDMA_PLUGIN.search(e.text)]
     over = [e for e in case.of(NcclBootstrap) if INFINIBAND.match(str(e.data.interface))]

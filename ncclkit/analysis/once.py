@@ -42,9 +42,8 @@ def _records(case: Case) -> list[list[Any]]:
 def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
     """`part`, computed at the first call for a case and kept.
 
-    Until the records of the case change.
-
-    Callers that get a list, a dict or a set get one of their own, as some add to it.
+    It is kept until the records of the case change.  Callers that get a list, a dict or a set get
+    one of their own, as some add to it.
     """
 
     @wraps(part)
@@ -66,7 +65,7 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
 def last_run_of(case: Case) -> Case:
     """What a verdict is about.
 
-    The case as its last run left it, without facts of a shape that no reader can use.
+    It is the case as its last run left it, without facts of a shape that no reader can use.
     """
     scope = case.latest()
     scope.facts = list(map(shapes.validated, scope.facts))

@@ -10,7 +10,7 @@ from ncclkit.core.runs import records_of
 def most_open_files(case: Case) -> dict[int, int]:
     """Ranks → most open files of a rank with one communicator.
 
-    In all scaling runs of a case.
+    They are counted over all scaling runs of a case.
     """
     found: dict[int, int] = {}
     for folder in case.runs():

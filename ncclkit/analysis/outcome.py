@@ -1,4 +1,6 @@
-"""How a job came out, as far as its evidence says: it succeeded, it was at work, or neither.
+"""How a job came out, as far as its evidence says.
+
+It succeeded, it was at work, or neither.
 
 A success needs the end of every rank that logged, or the word of who watched all of them: a
 launcher, a scheduler, the closing line of a test.  One rank's "Training completed" says nothing of
@@ -83,9 +85,8 @@ def _interrupted(case: Case) -> Event | None:
 def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
     """Lines of its logs that no grammar knows.
 
-    Of our own runs, those of the last.
-
-    which: ``abnormal``, those with words of trouble; ``quiet``, the others of short logs.
+    Of our own runs they are those of the last.  `which` is ``abnormal``, those with words of
+    trouble, or ``quiet``, the others of short logs.
     """
     now = {event.path for event in case.events}
     files = []
@@ -103,7 +104,7 @@ def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
 def work_lines(case: Case) -> list[Event]:
     """Lines that only a job at work writes.
 
-    Steps, rows of a test, requests that were served.
+    They tell steps, rows of a test, or requests that were served.
     """
     lines = [*case.of("progress"), *_serving(case)]
     for file in case.inputs:
@@ -141,7 +142,10 @@ def _any_line_shows(case: Case, *patterns: re.Pattern[str]) -> bool:
 
 
 def _back_in_shell(lines: list[Event]) -> list[Event]:
-    """A prompt in the last line of a pasted text: the command came back."""
+    """A prompt in the last line of a pasted text.
+
+    It shows that the command came back.
+    """
     last = max(lines, key=_place, default=None)
     first = min(lines, key=_place, default=None)
     # a text of one line shows no command that came back
@@ -166,7 +170,7 @@ def asked_for(case: Case) -> set[str]:
 
 
 def set_in_environment(case: Case) -> set[str]:
-    """Names of variables that a foreign job's environment sets, as NCCL printed them.
+    """Names of variables that a foreign job's environment sets, by NCCL's lines.
 
     Whoever keeps the log of a job that does well does not ask about them.  Our own runs and tests
     of bandwidth ask how fast a path is, so that nothing about it is settled there.
@@ -180,7 +184,7 @@ def set_in_environment(case: Case) -> set[str]:
 def speaks_for_all(event: Event) -> bool:
     """Whether an end is said by who watched all ranks.
 
-    A launcher, a scheduler, a test.
+    That is a launcher, a scheduler or a test.
     """
     if event.kind in ("run.end", "nccltests.table"):
         return True
@@ -199,7 +203,10 @@ def _success(case: Case) -> Event | None:
 
 
 def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
-    """The last of the ends where every rank that logged has one; else None."""
+    """The last of the ends where every rank that logged has one.
+
+    It is None where some have none.
+    """
     if not ends:
         return None
     if all(PROCESS_END.search(end.text) for end in ends):
@@ -222,7 +229,7 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
 def _sections(case: Case) -> int:
     """How many files a text was put together from, as `tail` shows several.
 
-    Each must show its end.
+    Each of them must show its end.
     """
     repeats = []
     for row in _rows(case):
@@ -267,7 +274,10 @@ def _rank_of_end(event: Event) -> int | None:
 
 
 def _closed_by_each(case: Case) -> Event | None:
-    """The last destroyed communicator, where every rank that began one worked and closed it."""
+    """The last destroyed communicator, where every rank closed its own.
+
+    Every rank that began one must have worked before.
+    """
     begun = {event.rank for event in case.of("nccl.init")}
     closed = [event for event in case.of("nccl.destroy") if event.data.how == "destroy"]
     worked = bool(work_lines(case))
@@ -278,7 +288,10 @@ def _closed_by_each(case: Case) -> Event | None:
 
 
 def _group_destroyed(case: Case) -> Event | None:
-    """Torch's own line that a group is destroyed, after work, where every rank has written it."""
+    """Torch's own line that a group is destroyed, after work.
+
+    Every rank must have written it.
+    """
     lines = [*unread_lines(case), *unread_lines(case, "quiet")]
     ended = [(line, DESTROYED.search(line.text)) for line in lines]
     by_rank = {}
@@ -294,7 +307,10 @@ def _group_destroyed(case: Case) -> Event | None:
 
 
 def _left_at_exit(case: Case) -> Event | None:
-    """Torch's warning at a program's end, after work, where every rank that logged has said it."""
+    """Torch's warning at a program's end, after work.
+
+    Every rank that logged must have said it.
+    """
     hints = [event for event in case.of("c10d.hint") if event.data.what == "not_destroyed"]
     steps = Span(work_lines(case))
     after = [hint for hint in hints if steps.begins_before(hint)]
@@ -317,7 +333,7 @@ def _members(case: Case) -> set[int]:
 
 
 def _speakers(case: Case) -> set[int | None]:
-    """The ranks whose program wrote a line of its own while the job was at work.
+    """The ranks whose program wrote a line while the job was at work.
 
     What NCCL and torch write is no word of the program, and what a rank says at its start says
     nothing of how it ends: mostly rank 0 alone writes from then on.
@@ -355,7 +371,10 @@ def _rank_of_line(line: Event) -> int | None:
 
 
 def _whole_table(case: Case) -> Event | None:
-    """The closing of a test's table without a wrong value, or a row of its largest size."""
+    """The closing of a test's table without a wrong value.
+
+    Where there is none, it is a row of the table's largest size.
+    """
     tables = case.of("nccltests.table")
     if any(event.data.wrong for event in tables):
         return None

@@ -34,7 +34,10 @@ FATAL = (
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Those that are known, as in `core.text.ranks`; ``a rank`` where none is."""
+    """The known ones of these ranks, as in `core.text.ranks`.
+
+    It is ``a rank`` where none is known.
+    """
     known = [rank for rank in ranks if rank >= 0]
     if known:
         return text.ranks(known)
@@ -61,13 +64,13 @@ def on(host: str) -> str:
 def who_of(events: Iterable[Event], host: str = "") -> str:
     """``Rank 3 on node-1``: the ranks of these events, and a host.
 
-    At the start of a sentence.
+    It stands at the start of a sentence.
     """
     return who_are(ranks_in(events), host)
 
 
 def who_are(ranks: Iterable[int], host: str = "") -> str:
-    """The same of ranks that are known by their numbers."""
+    """The same as `who_of`, of ranks that are known by their numbers."""
     return f"{text.start(name_ranks(ranks))}{on(host)}"
 
 
@@ -86,7 +89,7 @@ def facts_below(case: Case, name: str, enough: float) -> list[Fact]:
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran.
 
-    Of all hosts where its lines name none.
+    They are those of all hosts where its lines name none.
     """
     hosts = _hosts(case)
     job_facts = []
@@ -109,7 +112,7 @@ def _hosts(case: Case) -> set[str]:
 def seconds(milliseconds: float | None) -> str:
     """``600000`` → ``600 s``; ``its timeout`` for what is not known.
 
-    That stays out of the sentence.
+    A time that is not known stays out of the sentence.
     """
     if milliseconds:
         return f"{milliseconds / 1000:g} s"
@@ -119,11 +122,9 @@ def seconds(milliseconds: float | None) -> str:
 def in_order(events: Iterable[Event]) -> list[Event]:
     """The events by time, and within a file by line.
 
-    What comes from files without times stands last.
-
-    Lines win over their times in a file, as torch's stamps can fall back by a second where the
-    second turns.  An event without a time stands behind the last dated one before it in its file,
-    or before the first one.
+    What comes from files without times stands last.  Lines win over their times in a file, as
+    torch's stamps can fall back by a second where the second turns.  An event without a time stands
+    behind the last dated one before it in its file, or before the first one.
     """
     keyed: list[tuple[float, str, int, int]] = []
     placed = sorted(events, key=lambda e: (e.path, e.line, e.time is None, e.time or 0.0))
@@ -154,7 +155,7 @@ def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
 def among(events: Iterable[Event]) -> Callable[[Event], bool]:
     """A function that says whether an event is one of these.
 
-    It is compared with those of its own line only.
+    An event is compared with those of its own line only.
     """
     places: dict[tuple[str, int], list[Event]] = {}
     for event in events:
@@ -169,7 +170,10 @@ def without(events: Iterable[Event], others: Iterable[Event]) -> list[Event]:
 
 
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
-    """Events whose raw text holds one of the fragments, whatever the case of the letters."""
+    """Events whose raw text holds one of the fragments.
+
+    Capitals and small letters are one.
+    """
     lowered = [fragment.lower() for fragment in fragments]
     matching_events = []
     for event in events:
@@ -187,7 +191,7 @@ def family(case: Case, *families: str) -> list[Event]:
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text.
 
-    NCCL warnings, torch's quotation of them, exceptions.
+    They are NCCL warnings, torch's quotation of them, and exceptions.
     """
     return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
 
@@ -211,14 +215,17 @@ def over_infiniband(case: Case) -> list[Event]:
 def foreign_address(case: Case) -> list[Event]:
     """What the store says where it cannot listen at a foreign address.
 
-    At an address that its host does not have.
+    Such an address is one that its host does not have.
     """
     return matching(case.of(StoreBind), "errno: 99", "Cannot assign requested address")
 
 
 @once
 def model_mismatch(case: Case) -> list[Event]:
-    """What DDP says where it compares the ranks' models at its start, and they differ."""
+    """What DDP says where the ranks' models differ.
+
+    It compares them at its start.
+    """
     return matching(
         case.of("ddp.params", "python.exception"),
         "sizes of the same param",
@@ -251,7 +258,10 @@ def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> F
 
 
 OWN_TESTS = ("connect.", "experiment.", "resources.", "told.")
-"""How kinds begin that come from tests of ours, or from people: they are no word of a job."""
+"""How kinds begin that come from tests of ours, or from people.
+
+They are no word of a job.
+"""
 
 
 @once
@@ -267,8 +277,9 @@ def failed(case: Case) -> bool:
 
 
 def otherwise(cause: str, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
-    """``clear`` where something shows that it went well, else ``unknown`` with what would settle
-    it.
+    """``clear`` where something shows that it went well, else ``unknown``.
+
+    With ``unknown`` it tells what would settle it.
     """
     if went_well:
         return clear(cause, summary, tuple(went_well[:3]))

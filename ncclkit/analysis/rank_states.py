@@ -1,7 +1,7 @@
-"""Who waited, who died, who was killed, who stopped logging: the ranks of one case.
+"""Who waited, who died, who was killed, who stopped logging.
 
-The first question of every hang is which rank is the culprit and which are its
-victims.  A victim says "timed out" or "connection closed"; a culprit says
+It is told of the ranks of one case.  The first question of every hang is which rank is the culprit
+and which are its victims.  A victim says "timed out" or "connection closed"; a culprit says
 something of its own, or nothing.
 """
 
@@ -95,14 +95,16 @@ KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
 INSTANT_MS = 1000
-"""A timeout in ms below this ends healthy collectives: the first one connects the ranks, which
-takes seconds."""
+"""A timeout in ms below this ends healthy collectives.
+
+The first one connects the ranks, which takes seconds.
+"""
 
 
 def is_own(event: Event) -> bool:
     """True when a traceback is the program's own error.
 
-    Not a victim's report, not a library's.
+    It is then no victim's report, and not a library's.
     """
     if event.kind != "python.exception" or event.data.victim:
         return False
@@ -219,11 +221,10 @@ def _waiting_by_dumps(case: Case) -> dict[int, Event]:
 
 
 def _together(waiting: dict[int, Event]) -> dict[int, Event]:
-    """The waits without those of a few ranks that began when others had given up already: these
-    came late.
+    """The waits without those of a few ranks that came late.
 
-    After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a
-    rank that comes.
+    Theirs began when others had given up already.  After its timeout a rank of NCCL lives for
+    another minute, in which its kernels still answer a rank that comes.
     """
     ends = []
     for event in waiting.values():
@@ -248,7 +249,7 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
 def _unanswered(case: Case) -> list[Event]:
     """Ranks that timed out waiting for the id of a communicator.
 
-    Not those whose connection to the store broke.
+    Those whose connection to the store broke do not count.
     """
     return [event for event in case.of(C10dUniqueId) if UNANSWERED.search(str(event.data.error))]
 
@@ -279,7 +280,7 @@ def sequence_of(event: Event) -> int | None:
 def timeout_of(event: Event) -> float | None:
     """How long whoever timed out was to wait at most, in ms.
 
-    None where the line tells nothing.
+    It is None where the line tells nothing.
     """
     if isinstance(event.data, (C10dTimeout, GlooTimeout)):
         return event.data.timeout_ms
@@ -347,9 +348,9 @@ def _tasks(end: Event[SlurmEvent]) -> list[int]:
 
 @once
 def crashes(case: Case) -> list[Event]:
-    """Deaths in native code; not of a rank that had already reported what ended it.
+    """Deaths in native code of ranks that had not reported another end.
 
-    Dying, it tripped over itself.
+    A rank that had reported what ended it tripped over itself as it died.
     """
     victims = [event for event in case.of(PythonException) if event.data.victim]
     dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {
@@ -367,9 +368,8 @@ def crashes(case: Case) -> list[Event]:
 def starving(case: Case) -> list[Event]:
     """What was measured of ranks that mostly waited for a core.
 
-    Ranks with several processes for each core, which spent most of their time in the queue.
-
-    Both together: a long queue alone may be the work of other programs on the machine.
+    Such ranks have several processes for each core, which spent most of their time in the queue.
+    Both must be true together: a long queue alone may be the work of other programs on the machine.
     """
     rows = case.of(TelemetryScheduling)
     oversubscribed = [e for e in rows if e.data.processes >= PROCESSES_PER_CORE * e.data.cores > 0]
@@ -384,7 +384,7 @@ def starving(case: Case) -> list[Event]:
 def stopped(case: Case) -> dict[int, Event]:
     """Ranks whose process a signal or a debugger holds (state T).
 
-    As telemetry saw it to the end.
+    Telemetry must have seen it so to the end.
     """
     rows = []
     for event in case.of(TelemetryUtilization):
@@ -402,10 +402,9 @@ def stopped(case: Case) -> dict[int, Event]:
 def outlying_utilization(case: Case) -> dict[int, Event]:
     """The few ranks that compute while others idle, or the reverse.
 
-    Fewer than half, that compute while all others idle, or idle while all others compute.
-
-    By their main threads; none where there are fewer than three ranks, or where one of them is
-    neither.
+    They are fewer than half, and compute while all others idle, or idle while all others compute.
+    It is told by their main threads; there are none where there are fewer than three ranks, or
+    where one of them is neither.
     """
     rows = {}
     for event in case.of(TelemetryUtilization):
@@ -460,7 +459,7 @@ def spans_hosts(case: Case) -> bool:
 def all_waiting(case: Case, states: RankStates) -> list[Event]:
     """The waits, where every rank waits in one and the same collective.
 
-    Every rank of the job is known to: nobody is missing.
+    Every rank of the job must be known to: nobody is missing.
     """
     waits = list(states.waiting.values())
     calls = {_call_and_size(wait) for wait in waits}
@@ -498,7 +497,7 @@ def _group_size(wait: Event) -> int | None:
 def startup_phase(case: Case, *kinds: str) -> Event | None:
     """The phase of the job's start in which ranks began to wait.
 
-    And timed out, if it is of one of these kinds.
+    They must also have timed out, if it is of one of these kinds.
     """
     waits = list(rank_states(case).waiting.values())
     numbers = [sequence_of(wait) for wait in waits]
@@ -516,7 +515,7 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
 def idle_service(case: Case) -> Event | None:
     """The last line by which a server had no request.
 
-    Where its workers timed out waiting for one.
+    Its workers timed out waiting for one.
     """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
@@ -560,9 +559,9 @@ def _after(event: Event, moment: float | None) -> bool:
 
 
 def _given_up(wait: Event | None, error: Event) -> bool:
-    """True where a rank had given up in a collective before it raised the error.
+    """Whether a rank gave up in a collective before it raised the error.
 
-    Cleaning up, it tripped.
+    It tripped while it cleaned up.
     """
     return (
         wait is not None

@@ -76,7 +76,7 @@ class Resume:
 def resumes(case: Case) -> tuple[Resume, ...]:
     """Every resumed run of the case, oldest first.
 
-    Then those of its staged runs and of its experiments.
+    Those of its staged runs and of its experiments come after them.
     """
     stages = []
     if case.path and (case.path / STAGES).is_dir():
@@ -128,7 +128,10 @@ def _start_of_rank(rank: int, phases: Mapping[str, WorkerPhase]) -> Start:
 
 
 def _is_complete(said: WorkerPhase) -> bool:
-    """A record of ours that holds what it must: case folders come from other people, too."""
+    """Whether a record of ours holds what it must.
+
+    Case folders come from other people, too.
+    """
     needed = {
         "start": (said.limit,),
         "replay": (said.done, said.of, said.seconds),
@@ -140,5 +143,8 @@ def _is_complete(said: WorkerPhase) -> bool:
 
 
 def _number_of_folder(folder: PurePath) -> tuple[int, str]:
-    """Run folders are numbered; a tenth run stands behind the second."""
+    """The number of a run folder.
+
+    A tenth run stands behind the second.
+    """
     return whole_number(folder.name.partition("-")[0]) or 0, str(folder)

@@ -1,8 +1,7 @@
-"""Whether the last live test was as fast as it should be, and what else used its GPUs and cores
-meanwhile.
+"""Whether the last live test was as fast as it should be.
 
-`measured_speed` is what every verdict on a live test rests on: of the command, the report and the
-notebook.
+It tells also what else used its GPUs and cores meanwhile.  `measured_speed` is what every verdict
+on a live test rests on: of the command, the report and the notebook.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NEEDED = 0.5
 class MeasuredSpeed:
     """The fastest large message of a live test beside its bound.
 
-    And what others did in its time.
+    It holds also what others did in the time of the test.
     """
 
     judgement: Judgement
@@ -41,7 +40,7 @@ class MeasuredSpeed:
     def warning(self) -> str:
         """That it is slower than it should be; empty where it is not.
 
-        And what else used its GPUs and cores.
+        It says also what else used its GPUs and cores.
         """
         if not self.slow:
             return ""
@@ -52,7 +51,7 @@ class MeasuredSpeed:
 def measured_speed(case: Case) -> MeasuredSpeed | None:
     """The speed of the last live test of a case.
 
-    None where it did not succeed, or nothing is known to compare with.
+    It is None where the test did not succeed, or nothing is known to compare with.
     """
     run = ""
     if case.measurements:
@@ -85,7 +84,7 @@ def disturbing(events: Iterable[Event[TelemetryOthers]]) -> list[Event]:
 def crowded(event: Event[TelemetryOthers]) -> bool:
     """Whether others left a host's ranks too few cores.
 
-    Less than half of the cores that they need.
+    Too few are less than half of the cores that they need.
     """
     used, cores, ranks = event.data.cores_used, event.data.cores, event.data.ranks
     if used is None or cores is None or ranks is None:
@@ -98,7 +97,7 @@ def crowded(event: Event[TelemetryOthers]) -> bool:
 def busy_cores(events: Iterable[Event[TelemetryOthers]]) -> str:
     """``this host was busy during the test: …``; empty where none was.
 
-    Others used 1.7 of its 2 cores (load 13.6).
+    The rest is such as that others used 1.7 of its 2 cores (load 13.6).
     """
     found = next((event for event in events if crowded(event)), None)
     if found:
@@ -109,7 +108,7 @@ def busy_cores(events: Iterable[Event[TelemetryOthers]]) -> str:
 def others_in_words(events: Sequence[Event[TelemetryOthers]]) -> str:
     """What others used during a test, in sentences that begin with a blank.
 
-    Empty where nothing is known.
+    It is empty where nothing is known.
     """
     said = []
     for event in events:

@@ -1,9 +1,10 @@
-"""What the stages of the live test show: which rank is slow alone, which pair is slow, wrong or
-never answered, and who is to blame where all of them together fail.
+"""What the stages of the live test show.
 
-A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another
-host …), so that no table of speeds is needed to say that one of them is not like the rest.  Of
-ranks that fail together smaller groups have been tried (`bisect_ranks`).
+They show which rank is slow alone, which pair is slow, wrong or never answered, and who is to blame
+where all of them together fail.  A pair is measured against the other pairs that are joined the
+same way (NV18, PIX, SYS, another host …), so that no table of speeds is needed to say that one of
+them is not like the rest.  Of ranks that fail together smaller groups have been tried
+(`bisect_ranks`).
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ from ncclkit.core.text import host_list, rate, start, verb
 from ncclkit.core.text import ranks as rank_words
 
 SLOW, SLOW_HOST, SLOW_HERE = 0.6, 0.25, 0.1
-"""Share of what others of its kind reach, below which a pair (or a rank alone) is slow: between
-GPUs, without them between hosts, and on one host, where ranks share the cores with each other and
-with whatever else runs."""
+"""Shares of what others of its kind reach, below which a pair is slow.
+
+They hold also for a rank alone.  The three are for pairs between GPUs, without GPUs between hosts,
+and on one host, where ranks share the cores with each other and with whatever else runs.
+"""
 
 
 SLOW_ALL = 0.25
-"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together
-is not normal."""
+"""Share of the slower pairs' speed below which GPUs together are slow.
+
+Their busbw is compared with what the slower kind of pairs reaches each way.
+"""
 LARGE = 1 << 20
 """Bytes of a message from which on bandwidth, not latency, is what was measured."""
 HOST = "loopback"
@@ -75,7 +80,7 @@ class Pair:
 class GroupResult:
     """Ranks that did an all_reduce together.
 
-    At the same time as other groups, or asked for by the search.
+    They did so at the same time as other groups, or asked for by the search.
     """
 
     stage: str
@@ -157,9 +162,10 @@ def started(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, ...]]:
 
 
 def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupResult, ...]:
-    """One result a group; where several of its ranks speak, a bad one stands.
+    """One result for each group.
 
-    steady: whether every rank has a GPU of its own, as in `pair_of`.
+    Where several of its ranks speak, a bad one stands.  `steady`: every rank has a GPU of its own,
+    as in `pair_of`.
     """
     by_path: dict[str, list[float]] = {}
     for pair in pairs:
@@ -195,7 +201,7 @@ def pair_of(event: Event, path: str, steady: bool) -> Pair:
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     """The pairs in order, each with the usual speed of its kind.
 
-    But not where ranks take turns on a GPU.
+    That speed is left out where ranks take turns on a GPU.
     """
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
@@ -236,8 +242,10 @@ class StagedTest:
     absent: tuple[str, ...] = ()
     """Nodes of the allocation on which nothing was ever started."""
     turns: bool = False
-    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its
-    path."""
+    """Whether ranks take turns on GPUs that they share.
+
+    How fast a pair is then says nothing of its path.
+    """
 
     def __repr__(self) -> str:
         return self.summary
@@ -286,9 +294,8 @@ class StagedTest:
     def failing(self) -> bool:
         """Whether ranks together failed, were slow or wrong, and no pair says why.
 
-        Wrong: they gave wrong values.
-
-        Ranks that did not even start are no matter of groups: they would not start then either.
+        Wrong means that they gave wrong values.  Ranks that did not even start are no matter of
+        groups: they would not start then either.
         """
         if NOWHERE in self.nodes:
             return False
@@ -347,7 +354,7 @@ class StagedTest:
     def who(self, ranks: Iterable[int]) -> str:
         """Ranks as a reader knows them.
 
-        ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``.
+        They are such as ``rank 3``, ``rank 3 on node-2``, or ``node-2 (ranks 4-7)``.
         """
         parts = []
         left = set(ranks)
@@ -412,7 +419,7 @@ class StagedTest:
         return self._well()
 
     def _start(self, sentence: str) -> str:
-        """With a capital letter, unless it begins with the name of a host."""
+        """The sentence with a capital letter, unless it begins with a host's name."""
         if sentence.partition(" ")[0] in self.nodes:
             return sentence
         return start(sentence)
@@ -542,7 +549,7 @@ def _due_pairs(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, int]]:
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
     """rank → its GPU as nvidia-smi counts them.
 
-    The one it names itself on simulated hosts, else its own number.
+    It is the one that it names itself on simulated hosts, else its own number.
     """
     simulated = {}
     for event in phases:

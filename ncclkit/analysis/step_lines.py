@@ -1,7 +1,9 @@
-"""The lines of a script behind the parts of its steps, what each line does, and what helps there.
+"""The lines of a script behind the parts of its steps.
 
-In: the sites of `step.rank` events, which say how long the main thread stood in which line.  Out: a
-`Work` for each line of the training loop.  Begin with `work_of_part`.
+It tells what each line does, and what helps there.  In: the sites of `step.rank` events, which say
+how long the main thread stood in which line.  Out: a `Work` for each line of the training loop.
+
+Begin with `work_of_part`.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ def work_of_part(sites: Iterable[Site], gpus: bool) -> list[Work]:
 
 
 def _work_of_line(sites: Sequence[Site], gpus: bool) -> Work:
-    """All sites go through one line of the training loop."""
+    """The work of one line of the training loop, through which all sites go."""
     kinds: dict[str, float] = defaultdict(float)
     for site in sites:
         kinds[site.kind(gpus)] += site.seconds
@@ -168,7 +170,10 @@ def _work_of_line(sites: Sequence[Site], gpus: bool) -> Work:
 
 
 def _called_in_line(site: Site, line: str) -> str:
-    """The function that a line calls, where it is the script's own; else what is known of it."""
+    """The function that a line calls, where it is the script's own.
+
+    Otherwise it is what is known of that function.
+    """
     below = site.lines.index(line) - 1
     if below < 0:
         return site.called
@@ -176,7 +181,10 @@ def _called_in_line(site: Site, line: str) -> str:
 
 
 def _deepest_line(sites: Sequence[Site], enough: float) -> str:
-    """The innermost line through which so many seconds go; else the one of the loop."""
+    """The innermost line through which so many seconds go.
+
+    Where there is none, it is the line of the loop.
+    """
     through: dict[str, float] = defaultdict(float)
     depths: dict[str, int] = {}
     for site in sites:
@@ -190,7 +198,10 @@ def _deepest_line(sites: Sequence[Site], enough: float) -> str:
 
 
 def excess_sites(late: Iterable[Site], others: Sequence[Iterable[Site]]) -> list[Site]:
-    """Lines in which one rank stands longer than the others do, with the seconds beyond them."""
+    """Lines in which one rank stands longer than the others do.
+
+    Each comes with the seconds beyond those of the others.
+    """
     usual: dict[tuple[str, ...], float] = defaultdict(float)
     for sites in others:
         for site in sites:

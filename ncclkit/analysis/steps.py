@@ -1,9 +1,8 @@
-"""Where the time of a training step goes on each rank, who waits for whom, and what holds the step
-back most.
+"""Where the time of a training step goes, and who waits for whom.
 
-Ranks are compared collective by collective: it ends on all of them at once, so who comes to it last
-lets all others wait.  What a rank waits is not communication: it is put down to what the late rank
-does meanwhile.
+It is told for each rank, with what holds the step back most.  Ranks are compared collective by
+collective: it ends on all of them at once, so who comes to it last lets all others wait.  What a
+rank waits is not communication: it is put down to what the late rank does meanwhile.
 """
 
 from __future__ import annotations
@@ -54,13 +53,21 @@ LEAST = 0.05
 LATE = 0.6
 """Share of the collectives that one rank comes to last, from which on it is called late."""
 MANY_CALLS = 16
-"""Collectives that a script calls in each step, from which on their number is what costs: the ranks
-then come to each at slightly different times."""
+"""Collectives in each step from which on their number is what costs.
+
+A script calls them; the ranks then come to each at slightly different times.
+"""
 EXPLAINED = 0.5
-"""Share of what one rank spends more, or of what others wait, from which on the two are one."""
+"""Share of extra time or of a wait from which on both are one.
+
+Extra is what one rank spends more, the wait that of others.
+"""
 BY_QUEUE, LATE_BY_QUEUE = 0.5, 0.75
-"""Share of a wait that ranks spend in the queue for a CPU, from which on it is the host's; and of
-the wait for one rank."""
+"""Shares of a wait from which on it is put down to the queue.
+
+The first is the share that ranks spend in the queue for a CPU, from which on a wait is the host's;
+the second is that of the wait for one rank.
+"""
 SHARDING = frozenset({"_allgather_base", "_reduce_scatter_base"})
 """Collectives that FSDP calls in the forward and the backward pass."""
 SMALL_BUCKET, DEFAULT_CAP = 1 << 20, 25 << 20
@@ -174,7 +181,7 @@ class StepTimes:
     def brake(self, part: str) -> Brake | None:
         """What holds a step back in this part.
 
-        None where it is not worth a sentence.
+        It is None where it is not worth a sentence.
         """
         return next((one for one in self.brakes if one.part == part), None)
 
@@ -268,12 +275,11 @@ def step_times(events: Iterable[Event]) -> StepTimes:
 
 
 def _of_both(hook: Event[StepRank] | None = None, trace: Event[StepRank] | None = None) -> Event:
-    """One event of a rank.
+    """One event of a rank, by hook and trace.
 
-    Of GPUs a trace has the times, as only it sees them; the hook has what the script did.
-
-    A GPU also idles while Python launches its kernels: where a data loader shows when the script
-    does something else, only that counts as the script's.
+    Of GPUs a trace has the times, as only it sees them; the hook has what the script did.  A GPU
+    also idles while Python launches its kernels: where a data loader shows when the script does
+    something else, only that counts as the script's.
     """
     if hook is None or trace is None or not trace.data.gpus:
         chosen = hook or trace
@@ -305,10 +311,10 @@ def _of_both(hook: Event[StepRank] | None = None, trace: Event[StepRank] | None 
 
 
 def _waits(rows: Sequence[Event[StepRank]]) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Rank → seconds that it waits in each step, and share of all collectives to which it comes
-    last.
+    """Rank → seconds that it waits in each step, and share of last places.
 
-    Only steps in which all ranks make as many collectives are compared.
+    The share is that of all collectives to which it comes last.  Only steps in which all ranks make
+    as many collectives are compared.
     """
     waits: dict[int, list[float]] = {event.rank or 0: [] for event in rows}
     counts: dict[int, int] = defaultdict(int)
@@ -347,8 +353,9 @@ def _spent_waiting(
 
 
 def _offsets(rows: Sequence[Event[StepRank]]) -> dict[int, float]:
-    """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at
-    once.
+    """Rank → seconds that its clock is ahead of the first rank's.
+
+    It is known as a collective ends on all at once.
     """
     first = rows[0]
     found = {}
@@ -402,7 +409,7 @@ def _brakes(
 ) -> tuple[tuple[Brake, ...], str]:
     """What takes at least `LEAST` of a step besides computation, the longest first.
 
-    And what the ranks wait for a CPU, where that is why they wait for each other.
+    It tells also what the ranks wait for a CPU, where that is why they wait for each other.
     """
     whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
     calls = _Calls.of(ranks, rows)
@@ -473,7 +480,10 @@ class _Calls:
 
     @classmethod
     def of(cls, ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Calls:
-        """Nothing where the collectives are large, as those of sharded models are."""
+        """The small calls of these ranks, or nothing where collectives are large.
+
+        Those of sharded models are large.
+        """
         steps = []
         for event in rows:
             steps.extend(event.data.steps)
@@ -519,9 +529,10 @@ def _alone(ranks: Sequence[RankSteps], part: str) -> tuple[RankSteps, bool]:
 
 
 def _awaited_part(ranks: Sequence[RankSteps]) -> str:
-    """The part on which the rank that waits least spends most beyond the one that waits most.
+    """The part on which the awaited rank spends most beyond the waiting one.
 
-    Empty where that explains less than half of the wait.
+    The awaited one waits least, the waiting one most.  It is empty where that explains less than
+    half of the wait.
     """
     quick = max(ranks, key=lambda one: one.parts["waiting"])
     slow = min(ranks, key=lambda one: one.parts["waiting"])
@@ -561,7 +572,10 @@ def _data(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Found
 def _exposed_communication(
     ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]], calls: _Calls
 ) -> list[_Found]:
-    """The small collectives that the script calls, and all other exposed communication."""
+    """The small collectives that the script calls, and all other communication.
+
+    Only exposed communication counts.
+    """
     sent = fmean(one.parts["communication"] for one in ranks)
     found = []
     if calls.seconds:
@@ -626,7 +640,10 @@ def _pause_in_training(
     of_all: str,
     of_one: str,
 ) -> _Found:
-    """What stops training now and then: on all ranks, or on one for which the others wait."""
+    """What stops training now and then.
+
+    It stops all ranks, or one for which the others wait.
+    """
     worst, alone = _alone(ranks, part)
     words = of_all
     if alone:
@@ -636,7 +653,7 @@ def _pause_in_training(
 
 
 def _script(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> list[_Found]:
-    """Each line of the training loop that does something else than to compute."""
+    """Each line of the training loop that does something else than compute."""
     worst, alone = _alone(ranks, "script")
     event = _row_of_rank(rows, worst)
     works = work_of_part(_sites_of(event, "script"), bool(event.data.gpus))
@@ -678,9 +695,9 @@ def _waiting(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> _Fo
 
 
 def _queue(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> float:
-    """Seconds of a step that ranks are in the queue for a CPU and so let others wait.
+    """Seconds of a step in which ranks queue and let others wait.
 
-    Of a rank that comes last only those beyond the others' count.
+    They queue for a CPU.  Of a rank that comes last only those beyond the others' count.
     """
     queued = {}
     for event in rows:
@@ -695,7 +712,8 @@ def _queue(ranks: Sequence[RankSteps], rows: Sequence[Event[StepRank]]) -> float
 def _excess(ranks: Sequence[RankSteps]) -> str:
     """The part in which a late rank spends most beyond what the others do.
 
-    Empty where none is late, or what it spends more explains less than a third of the wait.
+    It is empty where no rank is late, or where what it spends more explains less than a third of
+    the wait.
     """
     late = next((one for one in ranks if one.late >= LATE), None)
     others = [one for one in ranks if one is not late]
@@ -724,9 +742,9 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SettingEffect:
-    """One setting of a script against what it has.
+    """A setting of a script against what it has.
 
-    Seconds of a batch, and the gain with its interval.
+    It holds seconds of a batch, and the gain with its interval.
     """
 
     setting: str
@@ -763,7 +781,7 @@ class SettingEffect:
 def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]:
     """What the last run of a script in this case showed.
 
-    (None, ()) where there is none.
+    It is (None, ()) where there is none.
     """
     mine = last_step_events(case)
     if not mine:
@@ -779,7 +797,7 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
 def last_step_events(case: Case) -> list[Event]:
     """The `step.rank` events of the last run that made steps.
 
-    Of a script in this case.
+    The run is one of a script in this case.
     """
     events = [event for event in case.of(StepRank) if event.data.steps]
     return [event for event in events if Path(event.path).parent == Path(events[-1].path).parent]
@@ -788,7 +806,7 @@ def last_step_events(case: Case) -> list[Event]:
 def measured_steps(case: Case) -> tuple[StepTimes, list[Event]] | None:
     """Where the time of a job's steps goes, and what says so.
 
-    None of a job that failed: its steps explain no end.
+    It is None of a job that failed: its steps explain no end.
     """
     if failed(case):
         events = []

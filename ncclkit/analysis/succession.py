@@ -8,14 +8,17 @@ from ncclkit.core.model import Event
 
 
 def is_later(one: Event, two: Event) -> bool:
-    """By place in a file, else by time; False where neither says."""
+    """Whether one event is later, by place in a file, else by time.
+
+    It is False where neither says.
+    """
     if one.path == two.path:
         return one.line > two.line
     return one.time is not None and two.time is not None and one.time > two.time
 
 
 class Span:
-    """From the first to the last of some events.
+    """The stretch from the first to the last of some events.
 
     So none has to be compared with all of them.
     """

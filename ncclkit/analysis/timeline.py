@@ -1,8 +1,8 @@
-"""A timeline for each rank: how far it came in each group, what went wrong first, how it ended.
+"""A timeline for each rank: how far it came, and how it ended.
 
-c10d and the Flight Recorder number the collectives of a group.  NCCL's own lines are counted per
-communicator, as its opCount stalls on communicators that need no proxy (since 2.27) and grouped
-calls share it.
+It tells how far the rank came in each group, and what went wrong first.  c10d and the Flight
+Recorder number the collectives of a group.  NCCL's own lines are counted per communicator, as its
+opCount stalls on communicators that need no proxy (since 2.27) and grouped calls share it.
 
 Timelines state what the evidence says of each rank; who is culprit and who is victim is for the
 causes to judge.
@@ -59,7 +59,7 @@ class RankProgress:
     def waits(self) -> int | None:
         """Number of the collective that it waits for.
 
-        None: it waits for none, or nothing shows it.
+        It is None where it waits for none, or nothing shows it.
         """
         if self.enqueued is None or self.completed is None or self.enqueued <= self.completed:
             return None
@@ -84,7 +84,10 @@ class _Mark:
             self.seen.append((time, number))
 
     def up(self, **numbers: Any) -> None:
-        """Raise marks; a number that says less than what is known changes nothing."""
+        """Raise marks.
+
+        A number that says less than what is known changes nothing.
+        """
         for name, value in numbers.items():
             if isinstance(value, int) and value < UNSIGNED:
                 known = getattr(self, name)
@@ -92,7 +95,10 @@ class _Mark:
                 setattr(self, name, max(value, 0) if known is None else max(value, known))
 
     def wait(self, seq: int, op: str) -> None:
-        """It waits for this one; of several for the first."""
+        """Note that it waits for this one.
+
+        Of several it waits for the first.
+        """
         if self.waits is None or seq <= self.waits:
             self.waits, self.op = seq, op or self.op
 
@@ -103,7 +109,7 @@ Marks = dict[int, dict[str, _Mark]]
 def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     """Global rank → how far it came in each group.
 
-    Groups in the order in which the evidence names them.
+    Groups come in the order in which the evidence names them.
     """
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
@@ -164,7 +170,7 @@ def _work(mark: _Mark, event: Event) -> None:
 
 
 def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
-    """The analysis over all dumps names the collective that ranks wait for.
+    """Note the collective that ranks wait for, by the analysis over all dumps.
 
     Gloo closes one that timed out.
     """
@@ -185,7 +191,7 @@ def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
 
 
 def _calls(marks: Marks, events: Sequence[Event]) -> None:
-    """Collectives of NCCL's COLL lines, counted per communicator.
+    """Count the collectives of NCCL's COLL lines per communicator.
 
     The last one has a name only if there is one kind.
     """
@@ -220,7 +226,10 @@ def _progress(name: str, mark: _Mark) -> RankProgress:
 
 
 def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
-    """The group in which a rank waits; of several the one that came furthest."""
+    """The group in which a rank waits.
+
+    Of several it is the one that came furthest.
+    """
     waiting = [one for one in held if one.waits is not None]
     return max(waiting, key=lambda one: one.waits or 0, default=None)
 
@@ -298,7 +307,7 @@ def reported_by_others(event: Event) -> bool:
 def timelines(case: Case) -> list[RankTimeline]:
     """The timeline of each rank of a case, by rank.
 
-    Also of those that left nothing.
+    It is also made for those that left nothing.
     """
     spoken: dict[int, list[Event]] = defaultdict(list)
     for event in in_order(case.events):
@@ -354,12 +363,11 @@ def exit_status(
     states: RankStates,
     runs: Sequence[str],
 ) -> str:
-    """One rank's end: ``waits in all_reduce 17 of default_pg``, …
+    """One rank's end in words.
 
-    ``raised ValueError, then exited with 1``, …
-
-    events: of this rank, in order.  runs: why runs of our own ended.  Empty where no event shows
-    anything.
+    It is such as ``waits in all_reduce 17 of default_pg``, or ``raised ValueError, then exited with
+    1``.  `events` are those of this rank, in order; `runs` tells why runs of our own ended.  It is
+    empty where no event shows anything.
     """
     if rank in states.ended and (end is None or end.by_launcher or not end.code):
         return "finished"
@@ -385,7 +393,10 @@ def exit_status(
 
 
 def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event | None) -> str:
-    """What it waits for the other ranks in: a collective, a send or receive, or an init."""
+    """What it waits for the other ranks in.
+
+    It is a collective, a send or receive, or an init.
+    """
     at = furthest(reached)
     if at:
         return text.collective(at.op, at.waits, at.group, at.desc)
@@ -400,7 +411,7 @@ def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event
 def _last(events: Sequence[Event]) -> str:
     """The last thing known of a rank that neither waited nor raised.
 
-    Where its stack stood, else its last step.
+    It is where its stack stood, else its last step.
     """
     place = _place(events)
     if place:

@@ -1,7 +1,7 @@
-"""What speaks against a job: errors it did not survive, lines of failure, complaints of people.
+"""What speaks against a job.
 
-Nothing may be said against a job without one of these; a table, a command line or a harmless
-warning is none.
+That is errors it did not survive, lines of failure, and complaints of people.  Nothing may be said
+against a job without one of these; a table, a command line or a harmless warning is none.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Trouble:
     def says_no_reason(self) -> str:
         """The error of a library that passes on what it did not say.
 
-        Where nothing else is known.
+        It counts where nothing else is known.
         """
         if self.failures:
             return ""
@@ -176,7 +176,7 @@ def is_death(event: Event) -> bool:
 def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
     """Those of the proofs that come after all of the lines.
 
-    And prove that they did no harm.
+    They prove that the lines did no harm.
     """
     again = case.of("elastic.restart")
 
@@ -187,7 +187,10 @@ def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list
 
 
 def _failures(case: Case) -> list[Event]:
-    """Lines of failure that no grammar knows, less those after which the job was seen at work."""
+    """Lines of failure that no grammar knows.
+
+    Those after which the job was seen at work are left out.
+    """
     work = Span(work_lines(case))
     quiet = [line for line in unread_lines(case, "quiet") if says_death(line.text)]
     lines = [*unread_lines(case), *quiet, *case.of("progress")]  # a loss may be no number
@@ -202,7 +205,10 @@ def _failures(case: Case) -> list[Event]:
 
 
 def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
-    """Whether a row of sacct is of an earlier try of a job, and a later row says that it ended."""
+    """Whether a row of sacct is of an earlier try of a job.
+
+    Then a later row says that the job ended.
+    """
     row = EARLIER_TRY.match(line.text)
     if row is None:
         return False
@@ -223,7 +229,10 @@ def _plain_lines(case: Case) -> list[Event]:
 
 
 def _spoken_lines(case: Case) -> list[Event]:
-    """Lines in which a person may speak; a sentence that names a rank is an event, too."""
+    """Lines in which a person may speak.
+
+    A sentence that names a rank is an event, too.
+    """
     pasted = _pasted_files(case)
     spoken = _plain_lines(case)
     for event in case.events:
@@ -255,14 +264,20 @@ def _outlasts(line: Event, success: Event) -> bool:
 
 
 def _is_refuted(complaint: Event, success: Event) -> bool:
-    """Whether a good end shows that it was not so: no hang succeeds, a slow job does."""
+    """Whether a good end shows that a complaint was not so.
+
+    No hang succeeds, but a slow job does.
+    """
     if says_solved(complaint.text):
         return True
     return speaks_for_all(success) and not says_slow(complaint.text)
 
 
 def _stacks_taken(case: Case) -> list[Event]:
-    """Stacks of a pasted text; those that `ncclkit attach` took are judged by how they change."""
+    """Stacks of a pasted text.
+
+    Those that `ncclkit attach` took are judged by how they change.
+    """
     pasted = _pasted_files(case)
     parsed = [event for event in case.of("stack") if event.path in pasted]
     return [*parsed, *(line for line in _plain_lines(case) if is_stack(line.text))][:1]
@@ -285,7 +300,10 @@ def _open_errors(case: Case) -> Iterator[Event]:
 
 
 class _Survived:
-    """Which fatal lines did no harm: as `_proves` says of one end, but of all of them at once."""
+    """Which fatal lines did no harm.
+
+    It is as `_proves` says of one end, but of all of them at once.
+    """
 
     def __init__(self, ends: Sequence[Event], again: Sequence[Event]) -> None:
         by_rank: dict[int | None, list[Event]] = {}

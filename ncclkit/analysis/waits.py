@@ -1,9 +1,9 @@
-"""What each rank of a running job waits for or is busy with, and who keeps whom waiting, as events
-of dumps.
+"""What each rank of a running job waits for or is busy with.
 
-A rank is told from its native frames, its Python frames, and what the kernel counted between two
-snapshots.  None of these alone suffices: a rank that waits for its GPU spins like one that
-computes, and one that waits for a lock sleeps like one that waits for a peer.
+It tells who keeps whom waiting, as events of dumps.  A rank is told from its native frames, its
+Python frames, and what the kernel counted between two snapshots.  None of these alone suffices: a
+rank that waits for its GPU spins like one that computes, and one that waits for a lock sleeps like
+one that waits for a peer.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class RankPosition:
     def activity(self, count: int = 1) -> str:
         """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``.
 
-        Of several ranks in the plural.
+        Of several ranks it is in the plural.
         """
         where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
         if self.waits_for == STOPPED:
@@ -254,7 +254,7 @@ def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -
 
 
 def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a rank that was met at one place again and again did something in between."""
+    """Whether a rank met at one place again and again did something in between."""
     if waits_for == PEERS:
         # over gloo a rank in a hang is not woken once, so one wake ends its wait
         return bool(was_woken(shots))
@@ -291,7 +291,10 @@ def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
-    """The text of its own line, where that is the innermost: ``.item()`` is no frame of Python."""
+    """The text of its own line, where that is the innermost.
+
+    ``.item()`` is no frame of Python.
+    """
     text = ""
     if program:
         text = str(program[0]["text"])
@@ -301,7 +304,10 @@ def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _call(frames: Sequence[Frame]) -> str:
-    """The call of its own line; of a framework's whole training also torch's call below it."""
+    """The call of its own line.
+
+    Of a framework's whole training it is also torch's call below it.
+    """
     call = call_of(frames)
     if call.rpartition(".")[2] not in WHOLE_TRAINING:
         return call
@@ -444,8 +450,9 @@ def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
-    """Share of the time between the first snapshot and the last in which the main thread ran, or
-    waited for a core.
+    """Share of time in which the main thread ran, or waited for a core.
+
+    The time is that between the first snapshot and the last.
     """
     known = [shot for shot in shots if shot.get("main") is not None]
     if not known:
@@ -461,15 +468,13 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
 
 
 def blockages(events: Iterable[Event]) -> list[Event]:
-    """What keeps a running job from going on, by its Flight Recorders.
+    """What keeps a running job from going on, as events of dumps.
 
-    In the events that their dumps give.
-
-    ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p``
-    where a send or receive has no counterpart, ``flight.mismatch`` where all wait, at different
-    places.  None where the ranks move on, or one waits for a request.  Where dumps tell who is
-    missing, only what they do not show (`_beside_dumps`).  Each has ``live``: sequence numbers are
-    not known.
+    There are ``flight.missing`` where ranks are outside of the call in which the others wait,
+    ``flight.p2p`` where a send or receive has no counterpart, ``flight.mismatch`` where all wait,
+    at different places.  There is none where the ranks move on, or one waits for a request.  Where
+    dumps tell who is missing, there is only what they do not show (`_beside_dumps`).  Each has
+    ``live``: sequence numbers are not known.
     """
     known = list(events)
     seen = rank_positions(known)
@@ -515,7 +520,10 @@ def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> l
 
 
 def _is_decisive(event: Event) -> bool:
-    """Whether dumps show who is at fault: of a rank that gave no dump they show nothing."""
+    """Whether dumps show who is at fault.
+
+    Of a rank that gave no dump they show nothing.
+    """
     return (
         event.kind in ("flight.mismatch", "flight.p2p")
         or event.kind == "flight.missing"
@@ -631,7 +639,10 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
 
 
 def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
-    """Ranks in the same call of two process groups, which they make in different order."""
+    """Ranks in the same call of two process groups.
+
+    They make the two calls in different order.
+    """
     calls = {position.call for position in waiting.values()}
     groups = {position.group for position in waiting.values()}
     if len(calls) != 1 or len(groups) != 2 or "" in groups:
@@ -651,7 +662,7 @@ def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
 
 
 def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
-    """All wait, at different places of their program.
+    """Ranks that all wait, at different places of their program.
 
     The fewest are odd, or those under a condition on the rank.
     """
@@ -690,10 +701,10 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
 
 
 def _is_one_line(found: Iterable[RankPosition]) -> bool:
-    """Whether one line of the user's made all calls: a model exchanges again and again on its way.
+    """Whether one line of the user's made all calls.
 
-    A framework's whole training is one line as well, and what is called in it tells its steps
-    apart.
+    A model exchanges again and again on its way.  A framework's whole training is one line as well,
+    and what is called in it tells its steps apart.
     """
     held = list(found)
     return len({one.place for one in held}) == 1 and not any(" in " in one.call for one in held)
@@ -708,10 +719,8 @@ def outside_common_path(
 ) -> tuple[int, str] | None:
     """The number of the one side that has left the common path, and how.
 
-    As `inside`, or after a loop.
-
-    sites: where each side made its call, by its dumps, as `SITE`; without them it is where its
-    ranks stand.
+    How is said as in `inside`, or that it was after a loop.  `sites` tell where each side made its
+    call, by its dumps, as `SITE`; without them it is where its ranks stand.
     """
     conditions = []
     for n, side in enumerate(sides):
@@ -737,7 +746,10 @@ def outside_common_path(
 
 
 def _common_condition(side: Sequence[RankPosition], site: str) -> str:
-    """The condition on the rank under which all ranks of a side came where they are, or ""."""
+    """The condition under which all ranks of a side came where they are.
+
+    It is a condition on the rank; "" where there is none.
+    """
     found = [_condition_at(position, site) or position.condition for position in side]
     if all(found) and found:
         return found[0]
@@ -763,7 +775,7 @@ def _condition_at(position: RankPosition, site: str) -> str:
 
 
 def _loop_left(one: RankPosition, other: RankPosition) -> str:
-    """``train.py:40``: the loop in which another rank still is, and which this one has left."""
+    """``train.py:40``, the loop that one rank has left and another has not."""
     for mine in one.lines[0].data.program:
         for theirs in other.lines[0].data.program:
             if mine.get("func") and (mine["file"], mine["func"]) == (
@@ -807,7 +819,7 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
 def group_line(held: Sequence[RankPosition]) -> str:
     """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``.
 
-    Ranks at one place.
+    It is said of ranks at one place.
     """
     at = step_range(held)
     branch = ""
@@ -820,7 +832,7 @@ def group_line(held: Sequence[RankPosition]) -> str:
 def inside(condition: str) -> str:
     """``inside `if rank == 0` ``, or ``past `if rank != 0: return` ``.
 
-    How a rank came to a line of its program.
+    It says how a rank came to a line of its program.
     """
     if condition.startswith("past "):
         return f"past `{condition[5:]}`"
@@ -830,7 +842,7 @@ def inside(condition: str) -> str:
 def step_range(found: Iterable[RankPosition]) -> str:
     """``epoch 3, step 118 to 120``.
 
-    What counts the steps of ranks; empty where nothing is known of it.
+    It is what counts the steps of ranks; empty where nothing is known of it.
     """
     values: dict[str, set[int]] = {}
     for position in found:
@@ -848,9 +860,9 @@ def step_range(found: Iterable[RankPosition]) -> str:
 
 
 def position_bars(events: Iterable[Event]) -> list[str]:
-    """One line for each group of ranks that stand at one place, the smallest first.
+    """One line for each group of ranks at one place, the smallest first.
 
-    Which these are, what they do.
+    It says which ranks these are, and what they do.
     """
     seen = rank_positions(events)
     lines = []
@@ -866,7 +878,7 @@ def position_bars(events: Iterable[Event]) -> list[str]:
 def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
     """A column per rank or some, and their number.
 
-    ■ where it belongs to a group, ▪ where some do.
+    A column is ■ where it belongs to a group, ▪ where some of it do.
     """
     ranks = sorted(of)
     mine = set(held)
@@ -884,7 +896,7 @@ def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
 def waiting_time(found: Iterable[RankPosition]) -> str:
     """``for 4 min``: how long the ranks that wait have heard nothing from others.
 
-    Else how long they were looked at.
+    Where that is not known, it is how long they were looked at.
     """
     waiting = []
     for position in found:
@@ -910,7 +922,7 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
 def waiting_time_of_case(case: Case) -> str:
     """`waiting_time` of the ranks of a case, with a blank before it.
 
-    Empty where nothing shows it.
+    It is empty where nothing shows it.
     """
     known = waiting_time(positions_of_case(case).values())
     if known:
@@ -921,7 +933,7 @@ def waiting_time_of_case(case: Case) -> str:
 def others_wait(case: Case, ranks: Collection[int]) -> str:
     """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``.
 
-    Who of a running job waits for these ranks.
+    It says who of a running job waits for these ranks.
     """
     late = set(ranks)
     waiting = []
@@ -942,7 +954,7 @@ def others_wait(case: Case, ranks: Collection[int]) -> str:
 def places_now(case: Case) -> str:
     """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``.
 
-    Where the ranks of a running job stand.
+    It says where the ranks of a running job stand.
     """
     held: dict[str, list[int]] = {}
     for rank, position in positions_of_case(case).items():

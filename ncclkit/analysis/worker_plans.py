@@ -33,8 +33,8 @@ class WorkerPlan:
 def plan_workers(cores: int, ranks: int, cpu: float, wait: float, step: float) -> WorkerPlan:
     """The workers that a rank of a host needs.
 
-    cpu, wait: milliseconds that a batch takes of a core, and waits for storage.
-    step: milliseconds that a step computes.
+    `cpu` and `wait` are the milliseconds that a batch takes of a core, and waits for storage;
+    `step` those that a step computes.
     """
     rule = budgets.workers(max(cores, 1), max(ranks, 1))
     spare_cores = max(max(cores, 1) / max(ranks, 1) - 1, LEAST_CORES)
@@ -62,9 +62,9 @@ def _step_time(count: int, spare_cores: float, cpu: float, wait: float, step: fl
 
 
 def computation_of_step(case: Case) -> float | None:
-    """Milliseconds of a step in which the slowest rank of the user's script computes.
+    """Milliseconds of a step in which the slowest rank of the script computes.
 
-    None where no script was measured.
+    It is None where no script of the user's was measured.
     """
     times, _ = last_steps(case)
     if not times:
@@ -75,7 +75,7 @@ def computation_of_step(case: Case) -> float | None:
 def largest_loader(case: Case) -> tuple[int, ...] | None:
     """The data loader of the user's script with most workers.
 
-    Its workers, and its batches ahead of each; None where none is known.
+    It is told as its workers, and the batches ahead of each; None where none is known.
     """
     loaders: list[tuple[int, ...]] = []
     for event in last_step_events(case):
