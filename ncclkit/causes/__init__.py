@@ -2,9 +2,10 @@
 
 In: a case with its events and facts.  Out: a diagnosis, with a finding of every cause: found, clear
 or unknown, with the very lines.  A module's file name is the cause's id, its docstring the page of
-the catalogue, ``diagnose(case)`` its check, ``explains`` what follows from it,
-``experiment(case)`` the question that decides, and ``REMEDIES`` what helps.  A name with an
-underscore is a shared helper.
+the catalogue, ``diagnose(case)`` its check, ``explains`` what follows from it, ``experiment(case)``
+the question that decides, and ``REMEDIES`` what helps.  A name with an underscore is a shared
+helper.
+
 Begin with `engine.diagnose`, which asks them all, and `gpu_clock_limit`, a short one.
 """
 
@@ -39,7 +40,10 @@ HOUSE = (
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
 DO = "What to do"
-"""The heading under which a page prints its remedies; its docstring adds what they do not say."""
+"""The heading under which a page prints its remedies.
+
+Its docstring adds what they do not say.
+"""
 TO_COPY = "    "
 """How a paragraph of a page begins that is to be copied as it stands."""
 WIDTH = 96
@@ -58,8 +62,9 @@ class Cause(Protocol):
         """Judge one case."""
 
     def experiment(self, case: Case) -> Experiment:
-        """The question that separates this cause from its rivals, with what each of
-        them predicts.
+        """The question that separates this cause from its rivals.
+
+        It comes with what each of them predicts.
         """
 
 

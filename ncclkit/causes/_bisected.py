@@ -19,22 +19,22 @@ class FaultyRanks:
     summary: str
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
-    """Of a fault between nodes, the nodes that have it."""
+    """Nodes that have the fault, where it is one between nodes."""
     why: tuple[Evidence, ...]
     strength: Strength
     slow: bool
-    """It is slow; otherwise it fails."""
+    """Whether it is slow; otherwise it fails."""
     alone: bool
-    """It does so with nobody else taking part."""
+    """Whether it does so with nobody else taking part."""
     between: bool
-    """It needs two nodes."""
+    """Whether it needs two nodes."""
     gpus: bool
 
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
     """What the last live test's stages say of ranks or pairs.
 
-    Of ranks together, or of slow pairs; None where it blames nobody.
+    They speak of ranks together, or of slow pairs; None where they blame nobody.
     """
     staged = staged_test(case)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))

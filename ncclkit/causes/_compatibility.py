@@ -1,9 +1,7 @@
 """Tables of what fits together, ``compatibility.json``.
 
-GPUs, CUDA, NCCL, torch and drivers; and acknowledged defects.
-
-A row that is marked ``unsure`` was written from memory of its source: no verdict on it is ever
-``proven``.
+They hold GPUs, CUDA, NCCL, torch and drivers, and acknowledged defects.  A row that is marked
+``unsure`` was written from memory of its source: no verdict on it is ever ``proven``.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class Gpu:
 class Wheel:
     """A release of PyTorch as PyPI has it.
 
-    The CUDA and the NCCL that its wheel brings.
+    It holds the CUDA and the NCCL that its wheel brings.
     """
 
     torch: Release
@@ -133,7 +131,10 @@ def drivers() -> dict[int, int]:
 
 @cache
 def defects() -> tuple[Defect, ...]:
-    """Defects with sources; a version outside of the range clears the entry."""
+    """Defects with sources.
+
+    A version outside of the range clears the entry.
+    """
     known_defects = []
     for row in _read_tables()["defects"]:
         known_defects.append(
@@ -171,7 +172,7 @@ class Misfit:
 def misfit(case: Case) -> Misfit | None:
     """The first thing that does not fit in a job that failed.
 
-    None where nothing is known not to.
+    It is None where nothing is known not to.
     """
     # a job that runs shows that things fit, whatever a table says
     if not (failed(case) or case.of(CudaDriver) or family(case, "cuda", "driver")):
@@ -218,7 +219,10 @@ def misfit(case: Case) -> Misfit | None:
 
 
 def _first_of_each(seen: list[tuple[T, Evidence]]) -> list[tuple[T, Evidence]]:
-    """Each value once, with the first piece of evidence that names it: every rank says the same."""
+    """Each value once, with the first piece of evidence that names it.
+
+    Every rank says the same.
+    """
     return list({value: (value, said) for value, said in reversed(seen)}.values())[::-1]
 
 
@@ -277,7 +281,10 @@ def _nccl_releases(case: Case) -> list[tuple[Release, Evidence]]:
 
 
 def _wheels_of_torch(case: Case) -> list[tuple[Wheel, Evidence]]:
-    """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
+    """The wheels of PyPI that the job's hosts have.
+
+    They are known by a version of torch that names no CUDA.
+    """
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
     notes = case.of(PrintedVersion, name="torch")
     pieces: list[tuple[str, Evidence]] = [

@@ -1,6 +1,6 @@
 """The experiments that several causes share.
 
-Without the program, fully recorded, or without any rank.
+They run without the program, fully recorded, or without any rank.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from ncclkit.core.kinds import ExperimentCheck, WorkerPhase
 from ncclkit.core.model import Experiment
 
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-"""Variables with which every rank keeps its last calls and writes them down when one of them times
-out."""
+"""Variables with which every rank keeps its last calls.
+
+It writes them down when one of them times out.
+"""
 
 
 def experiment_of(
@@ -23,8 +25,8 @@ def experiment_of(
 ) -> Experiment:
     """The experiment of one table.
 
-    plan: what is changed, in the words of `runs.changed`.
-    outcomes: cause → one of `OUTCOMES`, and in words what is seen if it is the one.
+    `plan` is what is changed, in the words of `runs.changed`; `outcomes` is cause → one of
+    `OUTCOMES`, and in words what is seen if it is the one.
     """
     predicts, expects = {}, {}
     for cause, (outcome, seen) in outcomes.items():
@@ -36,7 +38,7 @@ def experiment_of(
 def check_of(what: str, question: str, predicts: Mapping[str, str]) -> Experiment:
     """A look at ``connections`` or ``resources`` that starts no rank.
 
-    predicts: cause → in words what the look finds if it is the one.
+    `predicts` is cause → in words what the look finds if it is the one.
     """
     return Experiment(question, {"check": what}, predicts, dict.fromkeys(predicts, "found"))
 
@@ -46,8 +48,9 @@ def minimal(
 ) -> Experiment:
     """The live test in place of the program, with the same ranks and variables.
 
-    works, fails: cause → in words what is seen if it is the one; a cause of the program does not
-    show in the live test, one of the machine does.  more: other words of `runs.changed`.
+    `works` and `fails` are cause → in words what is seen if it is the one; a cause of the program
+    does not show in the live test, one of the machine does.  `more` are other words of
+    `runs.changed`.
     """
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "same")
     return Experiment(question, {"minimal": True, **more}, {**works, **fails}, expects)
@@ -58,9 +61,8 @@ def over_gloo(
 ) -> tuple[Experiment, ...]:
     """The same job without NCCL and GPUs.
 
-    What still fails is the program's own; nothing where it had none of them.
-
-    works, fails: cause → in words what is seen if it is the one.
+    What still fails is the program's own; there is no experiment where the job had none of them.
+    `works` and `fails` are cause → in words what is seen if it is the one.
     """
     plans = [event.data for event in case.of(WorkerPhase, phase="plan")]
     # it runs over gloo already: the same job again would answer nothing
@@ -73,7 +75,7 @@ def over_gloo(
 def unasked(case: Case, *experiments: Experiment) -> Experiment:
     """The first of these experiments that was not made on the last run yet.
 
-    The last one where all were.
+    It is the last one where all were.
     """
     # what was tried once would show the same again: the next one tells more
     asked = {event.data.question for event in case.of(ExperimentCheck)}
@@ -97,7 +99,7 @@ LIMITS = {
 def limits(question: str, *causes: str) -> Experiment:
     """Whether the machine grants what the job needs.
 
-    Tried without any rank, and given back at once.
+    It is tried without any rank, and given back at once.
     """
     return check_of("resources", question, {cause: LIMITS[cause] for cause in causes})
 
@@ -113,7 +115,7 @@ def machine() -> Experiment:
 def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
     """The same job once more with its last calls recorded.
 
-    That names the one of these causes that it shows.
+    The record names the one of these causes that it shows.
     """
     # the diagnosis of the recorded run names the cause by itself
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))
@@ -122,7 +124,7 @@ def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
 def meeting(case: Case) -> Experiment:
     """Whether the ranks can meet at all.
 
-    Names and ports of hosts that are ours to enter, else the live test.
+    It looks at names and ports of hosts that are ours to enter, else it is the live test.
     """
     # hosts of somebody else's job cannot be entered
     if not can_simulate_again(case):

@@ -1,4 +1,4 @@
-"""The first thing to do about a verdict, with a line for it that works when it is pasted.
+"""The first thing to do about a verdict, ready to be pasted.
 
 In come a finding, or the evidence that is wanted; out goes a `FirstStep`.  Advice shows its whole
 command with its alternatives on the card; here stands only what needs no word of the reader's.
@@ -56,14 +56,20 @@ class JudgedLogs:
     """Quoted for a shell; empty where a command cannot name them."""
 
     def check_command(self) -> str:
-        """What makes the experiments on the last run of ours; empty where there is none."""
+        """What makes the experiments on the last run of ours.
+
+        It is empty where there is none.
+        """
         is_ours = any(event.data.phase == "plan" for event in self.case.of(WorkerPhase))
         if self.paths in ("", "-") or not is_ours:
             return ""
         return f"ncclkit diagnose --check {self.paths}"
 
     def ask_command(self, diagnosis: Diagnosis) -> str:
-        """What asks the question that tells the suspects apart; empty where nothing is asked."""
+        """What asks the question that tells the suspects apart.
+
+        It is empty where nothing is asked.
+        """
         if not self.paths or diagnosis.verdict == "no_job" or not _question_in(diagnosis):
             return ""
         return f"ncclkit ask {self.paths}"
@@ -86,7 +92,10 @@ def step_about_finding(finding: Finding, diagnosis: Diagnosis, logs: JudgedLogs)
 def _experiment_step(
     finding: Finding, experiment: str, diagnosis: Diagnosis, logs: JudgedLogs
 ) -> FirstStep:
-    """The experiment where it can be made on a run of ours, else the question to a person."""
+    """The experiment where it can be made on a run of ours.
+
+    Elsewhere it is the question to a person.
+    """
     check = logs.check_command()
     if check:
         return FirstStep(f"Make this experiment: {experiment}", check)
@@ -97,7 +106,10 @@ def _experiment_step(
 
 
 def step_to_collect(wanted: WantedEvidence, diagnosis: Diagnosis, logs: JudgedLogs) -> FirstStep:
-    """The evidence to collect; where that takes time, what can be done until then."""
+    """The evidence to collect.
+
+    Where that takes time, it tells also what can be done until then.
+    """
     sentence = f"Collect: {wanted.text}"
     if wanted.command:
         return FirstStep(sentence, wanted.command)
@@ -133,7 +145,10 @@ def _alternatives(command: str) -> Iterator[str]:
 
 
 def _without_placeholders(command: str) -> str:
-    """The parts of a command that need no word of the reader's; empty where none is left."""
+    """The parts of a command that need no word of the reader's.
+
+    It is empty where none is left.
+    """
     if not FOR_THE_READER.search(command):
         return command.strip()
     kept = []

@@ -1,11 +1,10 @@
 """What the facts of hosts mean for a job that would run there.
 
-A risk, not the explanation of one that ran.
-
-A cause says which facts decide (`Preflight.reads`) and what those of one host mean
-(`Preflight.risks`); the rest is the same for all of them and stands here: hosts with the same risk
-share a sentence, a fact that could not be read is named with its reason, and beside a job that
-failed a risk is merely possible, since what the job itself says weighs more.
+They mean a risk, and do not explain a job that ran.  A cause says which facts decide
+(`Preflight.reads`) and what those of one host mean (`Preflight.risks`); the rest is the same for
+all of them and stands here: hosts with the same risk share a sentence, a fact that could not be
+read is named with its reason, and beside a job that failed a risk is merely possible, since what
+the job itself says weighs more.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class HostFacts:
     def each(self, pattern: str) -> dict[str, Fact]:
         """What ``*`` stands for → the fact, for ``gpu.*.mig`` the GPU's index.
 
-        Also those that could not be read.
+        Facts that could not be read are among them.
         """
         head, _, tail = pattern.partition("*")
         fact_of_name = {}
@@ -88,7 +87,7 @@ class HostFacts:
     def ranks(self) -> int:
         """Ranks that the job is to have on this host.
 
-        As many as it has GPUs, unless the user says otherwise.
+        They are as many as it has GPUs, unless the user says otherwise.
         """
         return int(self.number("job.ranks") or self.gpu_count)
 
@@ -132,10 +131,10 @@ class Preflight:
 
     cause: str
     reads: tuple[str, ...]
-    """The deciding facts, or patterns such as ``gpu.*.mig``; a host of which one is not known is
-    not clear.
+    """The deciding facts, or patterns such as ``gpu.*.mig``.
 
-    Where GPUs decide, hosts that have none do not matter.
+    A host of which one is not known is not clear.  Where GPUs decide, hosts that have none do not
+    matter.
     """
     risks: Callable[[HostFacts], Iterable[Risk]]
     fine: str
@@ -179,7 +178,7 @@ class Preflight:
     ) -> Finding:
         """``clear`` by what the job shows, else by the facts unless a job failed.
 
-        ``unknown`` else.
+        Where neither says so it is ``unknown``.
         """
         if went_well:
             return clear(self.cause, summary, tuple(went_well[:3]))
@@ -219,7 +218,7 @@ def name_gpus(gpus: Iterable[str]) -> str:
 def _hosts_with_facts(case: Case, names: Sequence[str]) -> list[HostFacts]:
     """The hosts of the case with those of their facts that are asked for.
 
-    What the job is to be holds for each.
+    What the job is to be holds for each host.
     """
     known, places = _places_of_names(case)
     asked = []
@@ -278,7 +277,10 @@ def _risk_sentences(seen: Sequence[tuple[Risk, str]]) -> str:
 
 
 def _hosts_in_words(hosts: Sequence[str]) -> str:
-    """``On node-1 ``, ``On node-1 and 6 other hosts ``; nothing where the facts name no host."""
+    """``On node-1 ``, ``On node-1 and 6 other hosts ``.
+
+    It is nothing where the facts name no host.
+    """
     others = len(set(hosts)) - 1
     more = ""
     if others:

@@ -1,6 +1,6 @@
 """Entries of the Flight Recorder that somebody printed in a log.
 
-What each rank had in flight, in its order.
+They show what each rank had in flight, in its order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from ncclkit.evidence.flight.compare import EQUAL_INPUT
 
 
 def pending_calls(case: Case) -> list[list[Event]]:
-    """The entries of one rank each that did not complete.
+    """The entries of one rank each that did not complete, in order.
 
-    In the order in which they were made.
-
-    A rank's entries stand together: a line that names another rank, or one in between, begins the
-    next one's.
+    The order is that in which they were made.  A rank's entries stand together: a line that names
+    another rank, or one in between, begins the next one's.
     """
     found: list[list[Event]] = []
     owner = None
@@ -56,7 +54,10 @@ def opposite_order(case: Case) -> list[Event]:
 
 
 def _group_name(event: Event) -> str:
-    """The kind of a group where it has a description: its members differ from rank to rank."""
+    """The kind of a group where it has a description.
+
+    Its members differ from rank to rank.
+    """
     return str(event.data.desc or event.data.group)
 
 
@@ -79,10 +80,10 @@ def blocked_pairs(case: Case) -> list[Event]:
 
 
 def differing_entries(case: Case, what: str) -> list[Event]:
-    """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``).
+    """Entries of one group and number that differ between ranks in `what`.
 
-    Sizes are compared only where every rank has to bring as many elements: an uneven all_to_all is
-    legal.
+    `what` is ``op`` or ``sizes``.  Sizes are compared only where every rank has to bring as many
+    elements: an uneven all_to_all is legal.
     """
     calls: dict[tuple[str, int], list[Event]] = {}
     for queue in pending_calls(case):

@@ -1,4 +1,7 @@
-"""Advice for a resume whose loaders read their data again: keep where each of them stood."""
+"""Advice for a resume whose loaders read their data again.
+
+It is to keep where each of them stood.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +70,10 @@ SHOWN = 80
 
 
 def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
-    """What helps where ranks replay their data, or where a resume alone is known.
+    """What helps where ranks replay their data, or only a resume is known.
 
-    Nothing where their stacks show other work, or where the timeout came long after the start.
+    It is nothing where their stacks show other work, or where the timeout came long after the
+    start.
     """
     frame = _replaying_frame(case, ranks)
     if frame is not None:
@@ -91,7 +95,7 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 def resume_line(case: Case) -> Event | None:
     """The line by which a job resumed, where a timeout came soon.
 
-    None for a fresh start.
+    It is None for a fresh start.
     """
     waits = case.of("c10d.timeout", "gloo.timeout")
     told = [sequence_of(wait) for wait in waits]

@@ -1,6 +1,6 @@
 """What to write where.
 
-The settings of frameworks and launchers, with the numbers that this job's must reach.
+It holds the settings of frameworks and launchers, with the numbers that this job's must reach.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ TIMEOUTS = {
     "megatron": "--distributed-timeout-minutes {1}",
     "": "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))",
 }
-"""Where each framework takes the timeout of a collective, {0} in seconds, {1} in minutes; "" is
-plain PyTorch."""
+"""Where each framework takes the timeout of a collective.
+
+{0} is in seconds, {1} in minutes; "" is plain PyTorch.
+"""
 BATCHES = {
     "recbole": (
         "train_batch_size: <half>  # RecBole does not accumulate gradients: lower learning_rate"
@@ -62,8 +64,11 @@ BATCHES = {
 }
 """Where each framework takes a smaller micro-batch that leaves the step as it was."""
 DEFAULT, MOST = 600, 1800
-"""Seconds: PyTorch's own timeout for NCCL, and that for gloo, the longest that is advised where
-nobody measured."""
+"""Timeouts in seconds.
+
+They are PyTorch's own for NCCL, and that for gloo, the longest that is advised where nobody
+measured.
+"""
 LONGER = 4
 """How many times as long a small job's collectives may take, where the loop tries whether more time
 helps."""
@@ -93,12 +98,11 @@ def loop_seconds(event: Event) -> float:
 
 
 def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
-    """How to give this job's collectives more time, in the words of its framework.
+    """How to give this job's collectives more time, in its framework's words.
 
-    Nothing if it needs none.
-
-    Twice the longest phase that was measured, or twice the present timeout where a rank was seen to
-    progress; else PyTorch's defaults, and never more than the longer of them.
+    It is nothing if they need none.  The new timeout is twice the longest phase that was measured,
+    or twice the present timeout where a rank was seen to progress; else PyTorch's defaults, and
+    never more than the longer of them.
     """
     name = framework(case)
     now = _longest_timeout(case)
@@ -150,15 +154,17 @@ def _timed_out_waits(case: Case) -> list[Event]:
 
 
 def _longest_timeout(case: Case) -> float:
-    """The longest timeout that a collective of this job ran into, in seconds; 0 where
-    none is told.
+    """The longest timeout that a collective of this job ran into, in seconds.
+
+    It is 0 where none is told.
     """
     return max((float(e.data.timeout_ms or 0) / 1000 for e in _timed_out_waits(case)), default=0.0)
 
 
 def _measured_seconds(case: Case) -> float:
-    """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
-    shows; else 0.
+    """Seconds of the longest loop of a single rank, or of the longest lag.
+
+    The lag is the one that the Flight Recorder shows; 0 where neither is known.
     """
     loops = []
     for event in case.of(StepProgress):
@@ -170,8 +176,9 @@ def _measured_seconds(case: Case) -> float:
 
 
 def _work_went_on(case: Case) -> bool:
-    """Whether work went on after a timeout was reported, or ranks launched collectives between two
-    RAS reports.
+    """Whether work went on after a timeout was reported.
+
+    It also did where ranks launched collectives between two RAS reports.
     """
     first: dict[str, int] = {}
     for wait in _timed_out_waits(case):
@@ -186,7 +193,7 @@ def _work_went_on(case: Case) -> bool:
 def over_gloo(case: Case) -> bool:
     """Whether the job's collectives run over gloo.
 
-    As far as its plan or its lines say.
+    It is told as far as its plan or its lines say.
     """
     planned = set()
     for e in case.of(WorkerPhase):
@@ -201,7 +208,7 @@ def over_gloo(case: Case) -> bool:
 def compare_calls(case: Case) -> Advice:
     """How to see the first call in which ranks differ.
 
-    By torch's own check, which itself crashes over gloo.
+    It is by torch's own check, which itself crashes over gloo.
     """
     if over_gloo(case):
         return PRINT_CALLS
@@ -233,9 +240,9 @@ def smaller_batch(case: Case) -> str:
 
 
 def script(case: Case) -> str:
-    """File name of the user's script, by the outermost frame of the user's own code.
+    """File name of the user's script.
 
-    ``train.py`` where none is.
+    It is that of the outermost frame of the user's own code; ``train.py`` where there is none.
     """
     for event in case.of("python.exception", "stack"):
         # frames of torchrun and of libraries stand around the user's script
@@ -255,7 +262,7 @@ UNITS = {"hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     """Timeouts of groups with the default, and lines that ask for longer ones.
 
-    Both empty where none does.
+    Both are empty where no line does.
     """
     timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
     # a timeout that differs from the default was set: it reached that group

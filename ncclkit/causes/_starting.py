@@ -24,17 +24,17 @@ QUIET = frozenset(
 )
 """What NCCL says in a start that goes on, and what frameworks, torch and shells say before one."""
 WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "elastic.stop")
-"""How events begin that come from who looks at a job, and not from the job: they tell nothing of
-how far it came."""
+"""How events begin that come from who looks at a job.
+
+They do not come from the job, and tell nothing of how far it came.
+"""
 
 
 def hung_starts(case: Case) -> list[Event]:
     """The last lines of a start of NCCL that never ends.
 
-    Where nothing else is said.
-
-    Nothing where the ranks are ours and not all of them have begun: the others wait for those,
-    whatever path joins them.
+    They count where nothing else is said.  There are none where the ranks are ours and not all of
+    them have begun: the others wait for those, whatever path joins them.
     """
     starts = case.of(NcclInit, phase="start")
     begun = [*case.of(NcclNetwork), *starts]
@@ -52,7 +52,7 @@ def hung_starts(case: Case) -> list[Event]:
 def _is_beyond(event: Event) -> bool:
     """Whether a line says more than that a start goes on.
 
-    A later step, an error, or a program's end.
+    It tells a later step, an error, or a program's end.
     """
     data = event.data
     # without InfiniBand NCCL goes on over sockets
@@ -67,7 +67,7 @@ def _is_beyond(event: Event) -> bool:
 def met_at_store(case: Case) -> list[Event]:
     """Lines that show that ranks reached the store.
 
-    It counts them, or gave them what NCCL's start begins with.
+    The store counts them, or gave them what NCCL's start begins with.
     """
     counted = []
     for event in case.of(StoreClients):
@@ -81,7 +81,10 @@ def met_at_store(case: Case) -> list[Event]:
 
 
 def _nccl_sockets(case: Case) -> list[Event]:
-    """What NCCL says of connections between ranks: their addresses came through the store."""
+    """What NCCL says of connections between ranks.
+
+    The addresses of the ranks came through the store.
+    """
     socket_lines = []
     for event in family(case, "socket_connect", "socket_closed"):
         if event.kind.startswith("nccl."):

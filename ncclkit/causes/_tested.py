@@ -1,8 +1,7 @@
 """What a test of the connections without a job shows.
 
-A risk, named with the hosts that would meet it.
-
-The test is ``ncclkit connect``, or what people looked up themselves: ``ping``, ``ss -ti``.
+It shows a risk, named with the hosts that would meet it.  The test is ``ncclkit connect``, or what
+people looked up themselves: ``ping``, ``ss -ti``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def hosts(case: Case) -> dict[str, HostNetwork]:
 def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
     """The tested paths, where every path is good in this respect.
 
-    Every host could be asked; else nothing.
+    Every host must have been asked; else it is nothing.
     """
     tested = connections.links(case.events)
     # a host that could not be asked may be the one at fault
@@ -44,7 +43,7 @@ def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
 def risk(case: Case) -> Strength:
     """Strength of a risk.
 
-    Merely possible beside a job that failed, whose own lines weigh more.
+    It is merely possible beside a job that failed, whose own lines weigh more.
     """
     if failed(case):
         return "possible"
@@ -67,8 +66,10 @@ def ends_of(found: Sequence[NetworkPath]) -> tuple[str, ...]:
 HEADERS = 28
 """Bytes of IPv4 and ICMP around the data of a ping."""
 STANDS, SAMPLE = 3, 10
-"""Doubled timeouts in a row from which a connection stalls; pings from which a loss of some is not
-an accident."""
+"""Doubled timeouts in a row from which a connection stalls, and pings.
+
+From so many pings a loss of some is not an accident.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,8 @@ class UserTest:
 def user_test(case: Case) -> UserTest | None:
     """Large packets or pings that get lost, or a connection without answer.
 
-    Pings may be partly lost.
-
-    A host that answers no ping of any size is one that cannot be reached at all: nothing is said of
-    the way to it.
+    Pings may be partly lost.  A host that answers no ping of any size is one that cannot be reached
+    at all: nothing is said of the way to it.
     """
     pings = [event for event in case.of(NetPing) if event.data.address]
     alive = set()
@@ -134,7 +133,10 @@ def user_test(case: Case) -> UserTest | None:
 
 
 def _size_cliff(pings: list[Event]) -> UserTest | None:
-    """The size from which no ping to a host comes back, where all smaller ones do."""
+    """The size from which no ping to a host comes back.
+
+    All smaller ones must have come back.
+    """
     sized = sorted(
         (e for e in pings if e.data.bytes is not None),
         key=lambda event: int(event.data.bytes),

@@ -69,7 +69,7 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
+    """Found where a variable has a value that is refused, ignored, or unsatisfiable."""
     looked = case.of(NcclEnv)
     return first_finding(
         case,
@@ -97,7 +97,7 @@ def _complaints_of_nccl(case: Case) -> list[Event]:
 
 
 def _not_allowed(case: Case) -> Finding | None:
-    """A variable that NCCL read and whose value is not in the agent's table of allowed values."""
+    """A variable that NCCL read and whose value the agent's table does not allow."""
     wrong = []
     for event in case.of(NcclEnv):
         for row in check_value(str(event.data.name), str(event.data.value)):
@@ -125,14 +125,18 @@ def _not_allowed(case: Case) -> Finding | None:
 
 
 def _job_hangs(case: Case) -> bool:
-    """True where the job hangs.  NCCL then went on with its default, so the odd value is not the
-    reason.
+    """True where the job hangs.
+
+    NCCL then went on with its default, so the odd value is not the reason.
     """
     return bool(_starting.hung_starts(case))
 
 
 def _refused_by_library(case: Case) -> Finding | None:
-    """A library refuses the value of a variable and names it, as torch does when it is imported."""
+    """A library refuses the value of a variable and names it.
+
+    torch does so when it is imported.
+    """
     # torch and others raise at import where NCCL would only ignore the value
     for event in messages(case):
         variable = REFUSAL.search(event.text) or _not_a_number(event)
@@ -259,7 +263,10 @@ def _file_advice(name: str) -> Advice:
 
 
 def _rejected_value(case: Case) -> Finding | None:
-    """NCCL says that it rejects a value; it then uses its default, or stops."""
+    """NCCL says that it rejects a value.
+
+    It then uses its default, or stops.
+    """
     infos = case.of(NcclInfo, family="bad_value")
     lines = infos + [e for e in case.of(NcclWarn) if NAMED.search(e.text)]
     if not lines:
@@ -292,8 +299,9 @@ NAMED = re.compile(
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Problems that the agent found in the environment, except missing interfaces (see
-    ifname_not_found).
+    """Problems that the agent found in the environment.
+
+    Missing interfaces are left to ifname_not_found.
     """
     for row in host.value("env.problems") or ():
         # an interface that does not exist is ifname_not_found
@@ -349,8 +357,9 @@ def experiment(case: Case) -> Experiment:
 
 
 def _limiting_variables(case: Case) -> list[str]:
-    """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not
-    know.
+    """Variables of this case that limit what NCCL may choose from.
+
+    Those whose value NCCL does not know count, too.
     """
     odd = set()
     for _, name, value in _settings_of_job(case):

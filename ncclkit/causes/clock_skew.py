@@ -44,14 +44,16 @@ from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unk
 ID = "clock_skew"
 explains = ("rendezvous.error", "world_size_mismatch")
 APART, DROPPED = 1.0, 15.0
-"""Seconds of offset that matter when reading logs, and after which torchrun drops a node (3
-heartbeats of 5 s)."""
+"""Seconds of offset that matter when reading logs, and that drop a node.
+
+torchrun drops a node after the second (3 heartbeats of 5 s).
+"""
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a connection test measured an offset.
 
-    Else whether each kernel reports a synchronised clock.
+    Without one it is told by whether each kernel reports a synchronised clock.
     """
     equal = _tested.passed(case, lambda link: link.offset is not None and not _certain_offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
@@ -68,8 +70,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _certain_offset(link: NetworkPath) -> float:
-    """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is
-    unknown.
+    """Smallest offset in seconds between the clocks of both ends.
+
+    It is 0 where it does not matter or is unknown.
     """
     # an offset counts only as far as it exceeds its own uncertainty
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)

@@ -66,7 +66,7 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups.
 
-    Or use several communicators on several streams.
+    It is also found where they use several communicators on several streams.
     """
     went_well = [
         *case.of(NcclDestroy),
@@ -87,12 +87,15 @@ def diagnose(case: Case) -> Finding:
 
 
 def _states_of_ranks(event: Event) -> set[str]:
-    """What the dumps say of a collective: scheduled, started or both, over its ranks."""
+    """What the dumps say of a collective over its ranks.
+
+    It is scheduled, started or both.
+    """
     return set(map(str, (event.data.states or {"": ""}).values()))
 
 
 def _launched_in_other_order(case: Case) -> Finding | None:
-    """By the dumps, ranks wait in one group for ranks that wait in another one."""
+    """By the dumps, ranks wait for ranks that wait in another group."""
     stuck = case.of(FlightStuck)
     mixed = []
     for event in stuck:
@@ -127,8 +130,9 @@ def _launched_in_other_order(case: Case) -> Finding | None:
 
 
 def _point_to_point(case: Case) -> Finding | None:
-    """By NCCL's list of calls, a process that never ended sends and receives on its
-    communicators.
+    """A process sends and receives on several communicators, and never ended.
+
+    It is told by NCCL's list of calls.
     """
     calls = [event for event in case.of(NcclOp) if event.data.op in ("Send", "Recv")]
     # NCCL's list of calls accuses nobody of a job that went on
@@ -196,7 +200,7 @@ def _in_text(case: Case) -> Finding | None:
 
 
 def _both_everywhere(case: Case) -> Finding | None:
-    """Collectives of two groups have started on all of their ranks, and neither ends.
+    """Collectives of two groups have started on all ranks, and neither ends.
 
     Their kernels wait.
     """
@@ -211,8 +215,9 @@ def _both_everywhere(case: Case) -> Finding | None:
 
 
 def _started_everywhere(case: Case) -> dict[str, list[Event]]:
-    """Group → the lines by which the same two or more ranks, all that are known, are in one
-    collective of it.
+    """Group → the lines by which ranks are in one collective of it.
+
+    They are the same two or more ranks, all that are known.
     """
     calls: dict[tuple[str, object], list[Event]] = {}
     for event, group, desc in grouped(case.events):
@@ -236,7 +241,7 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
 def _two_groups(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once.
 
-    Some ranks in one group, other ranks in the other.
+    Some ranks did so in one group, other ranks in the other.
     """
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = []
@@ -299,7 +304,10 @@ def _places_of_ranks(sides: Iterable[Sequence[int]]) -> dict[int, list[int]]:
 
 
 def _smaller_side(gaps: list[Event]) -> tuple[int, ...]:
-    """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
+    """Ranks that wait in the smaller of the two waiting groups.
+
+    There are none where both are equal.
+    """
     # none where all have entered
     missing = []
     for gap in gaps:

@@ -1,9 +1,8 @@
 """What a text says of a job beside its symptom.
 
-Hosts, framework, phase, kind of collective, machine.
-
-A context proves nothing.  It shifts the order of the suspects by how often settled cases of each
-cause had it (`ncclkit.causes.differential`).
+It may name hosts, framework, phase, kind of collective, or machine.  A context proves nothing.  It
+shifts the order of the suspects by how often settled cases of each cause had it
+(`ncclkit.causes.differential`).
 """
 
 from __future__ import annotations
@@ -396,7 +395,10 @@ CONTEXTS = (
 )
 """All contexts; each once, whatever words show it."""
 LINES = 3000
-"""Distinct lines that are searched at most: a context stands in the first of them or nowhere."""
+"""Distinct lines that are searched at most.
+
+A context stands in the first of them or nowhere.
+"""
 
 
 def contexts() -> dict[str, JobContext]:

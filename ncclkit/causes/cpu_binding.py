@@ -49,8 +49,10 @@ BINDS = {
     "OMP_PROC_BIND": re.compile(r"\s*(?:true|close|spread|master|primary)\b", re.I),
     "GOMP_CPU_AFFINITY": re.compile(r"\s*\d"),
 }
-"""Variables by which GNU OpenMP, which torch ships, binds a process when it is loaded; seen with
-torch 2.13."""
+"""Variables by which GNU OpenMP binds a process when it is loaded.
+
+torch ships it; seen with torch 2.13.
+"""
 LONGEST = 1 << 14
 """Most CPUs that a machine can have: a damaged list must not fill the memory."""
 
@@ -58,7 +60,7 @@ LONGEST = 1 << 14
 def diagnose(case: Case) -> Finding:
     """Found where NCCL's log binds several GPUs to one core.
 
-    Or where the facts of the hosts show it.
+    It is also found where the facts of the hosts show it.
     """
     wide = []
     for event in case.of(NcclAffinity):
@@ -108,8 +110,9 @@ def _one_core(case: Case) -> Finding | None:
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all
-    usable cores.
+    """Settings that bind every rank alike, and cores too few or too far.
+
+    There are fewer cores than Slurm promised, or GPUs far from all usable cores.
     """
     mask = host.fact("cpu.affinity")
     if mask:
@@ -143,7 +146,10 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
-    """GPUs whose nearest CPUs this process may not use, while it may use CPUs near other GPUs."""
+    """GPUs whose nearest CPUs this process may not use.
+
+    It may use CPUs near other GPUs.
+    """
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
     # no core near these GPUs, though near others: the mask is of one socket
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
@@ -236,7 +242,7 @@ NEAR = experiment_of(
 def experiment(case: Case) -> Experiment:
     """Run without the binding variables where one is set.
 
-    Elsewhere with NCCL's threads next to their GPUs.
+    Elsewhere run with NCCL's threads next to their GPUs.
     """
     if not any(case.facts_of(f"env.{name}") for name in BINDS):
         return NEAR

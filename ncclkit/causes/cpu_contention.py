@@ -49,8 +49,10 @@ from ncclkit.core.text import percent, plural, start
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
 PRESSED = 50.0
-"""Share of the time in %, before a run, in which some process waited for a core, from which others
-use the cores."""
+"""Share of the time in % from which on others use the cores.
+
+It is the time before a run in which some process waited for a core.
+"""
 OTHERS = (
     Advice(
         "Find out who uses the cores, and measure again while they are free, or ask for cores of"
@@ -62,8 +64,10 @@ OTHERS = (
     ),
 )
 CROWDED = 1.5
-"""Processes that want a core, for each core that the host has, from which on a rank would wait for
-one."""
+"""Processes for each core from which on a rank would wait for one.
+
+They are those that want a core.
+"""
 LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
@@ -86,7 +90,8 @@ EXPERIMENT = experiment_of(
 def diagnose(case: Case) -> Finding:
     """Found by waits for a core, PyTorch's warning, or too many ranks.
 
-    Waits of the ranks' processes as measured; more ranks than usable cores.
+    The waits are those of the ranks' processes as measured; too many ranks are more than the usable
+    cores.
     """
     went_well = [*case.of(NcclDestroy), *rank_states(case).ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
@@ -159,8 +164,9 @@ def _starved_ranks(case: Case) -> Finding | None:
 
 
 def _short_of_cores(case: Case) -> Finding | None:
-    """A live test that is slow for the machine, and ranks that fit on its cores but waited for one:
-    others use them.
+    """A slow live test whose ranks fit on the cores but waited for one.
+
+    It is slow for the machine, so others use the cores.
     """
     low = _low_speed(case)
     rows = {e.rank: e for e in case.of(TelemetryScheduling)}
@@ -211,8 +217,9 @@ def _short_of_cores(case: Case) -> Finding | None:
 
 
 def _of_steps(case: Case) -> Finding | None:
-    """Measured steps that wait for data-loader workers, where ranks and workers of a host are more
-    than its cores.
+    """Measured steps that wait for data-loader workers.
+
+    The ranks and workers of a host are more than its cores.
     """
     measured = measured_steps(case)
     cores = {}
@@ -256,7 +263,10 @@ def _of_steps(case: Case) -> Finding | None:
 
 
 def _low_speed(case: Case) -> Judgement | None:
-    """The speed of the last live test, where it is so low that the cores could explain it."""
+    """The speed of the last live test, if the cores could explain it.
+
+    It must be low enough for that.
+    """
     speed = measured_speed(case)
     if speed and ID in speed.judgement.suspects:
         return speed.judgement
@@ -459,7 +469,7 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Run with fewer workers where they starved the ranks.
 
-    Elsewhere with one thread per library.
+    Elsewhere run with one thread per library.
     """
     if starving(case):
         return EXPERIMENT

@@ -235,7 +235,7 @@ def _unnamed_error(case: Case) -> Finding | None:
 def _prints_assertion(lines: list[Event]) -> bool:
     """True where the CUDA kernel's own assertion is printed.
 
-    Else hardware or another defect may be the reason.
+    Without it hardware or another defect may be the reason.
     """
     return any("Assertion `" in event.text for event in lines)
 

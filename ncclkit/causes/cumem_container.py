@@ -76,7 +76,7 @@ HOST_BUFFERS = (2, 24)
 def diagnose(case: Case) -> Finding:
     """Found where ranks could not pass descriptors.
 
-    Or where their host buffers do not fit together.
+    It is also found where their host buffers do not fit together.
     """
     went_well = [*initialized(case), *case.of(NcclDestroy)]
     missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
@@ -115,7 +115,7 @@ def _refused_sharing(case: Case) -> Finding | None:
 
 
 def _refused_buffers(case: Case) -> Finding | None:
-    """An NCCL that takes its buffers on the host from cuMem could not allocate them."""
+    """An NCCL that takes its host buffers from cuMem could not allocate them."""
     lines = _host_buffers(case)
     if not lines:
         return None
@@ -150,12 +150,11 @@ def _finding(case: Case, lines: list[Event], what: str, is_certain: bool) -> Fin
 
 
 def _host_buffers(case: Case) -> list[Event]:
-    """CUDA calls that failed below the shared-memory transport, in an NCCL that allocates its
-    buffers by cuMem.
+    """CUDA calls that failed below the shared-memory transport.
 
-    The same error below another transport is of another kind, and so is one of an older NCCL, which
-    only registered memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point
-    at the host's buffers.
+    NCCL must allocate its buffers by cuMem.  The same error below another transport is of another
+    kind, and so is one of an older NCCL, which only registered memory of /dev/shm there.  Without a
+    trace it takes a refused NUMA call to point at the host's buffers.
     """
     versions = [version for e in case.of(NcclVersion) if (version := _version_numbers(e))]
     # an older NCCL registers memory of /dev/shm, where the same error has other reasons

@@ -15,8 +15,10 @@ from ncclkit.core.model import SCHEMA, Advice, Event, Finding, cite
 from ncclkit.core.text import plural
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
-"""What ``--json`` says of the job; others script against it, so it grows only with the schema
-number."""
+"""What ``--json`` says of the job.
+
+Others script against it, so it grows only with the schema number.
+"""
 SHOWN = 5
 """Errors without a known cause that a text quotes."""
 EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "running": 0, "healthy": 0, "no_job": 2}
@@ -35,8 +37,10 @@ class Diagnosis:
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence
     says."""
     errors: tuple[Event, ...] = ()
-    """Where no cause is known: the first errors of the job that nothing shows it to have
-    survived."""
+    """The first errors that nothing shows the job to have survived.
+
+    They are kept where no cause is known.
+    """
     outcome: Outcome = Outcome(None, None)
     """How the job came out, as far as the evidence shows it."""
     against: Trouble = Trouble((), (), (), ())
@@ -44,17 +48,26 @@ class Diagnosis:
     job_seen: bool = False
     """Whether any line is of a training job."""
     risks: tuple[Finding, ...] = ()
-    """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn
-    of; and settings in its log that may slow it."""
+    """What this job did not suffer, but what may harm it.
+
+    Where nothing was found it is what the facts of the hosts alone warn of, and settings in its log
+    that may slow it.
+    """
     slow: str = ""
-    """Where a live test succeeded and was slower than it should be: that in a sentence, and what
-    others used."""
+    """That a live test was slower than it should be, in a sentence.
+
+    It succeeded; the sentence says also what others used.
+    """
     ended: str = ""
-    """That judging was ended at its deadline, and how many causes it had reached, in one sentence;
-    else empty."""
+    """That judging was ended at its deadline, in one sentence.
+
+    It says how many causes it had reached; else it is empty.
+    """
     differential: Differential | None = None
-    """Where no cause is more than possible and the job was not seen to go well: the usual suspects,
-    for who asks."""
+    """The usual suspects, for who asks.
+
+    They are kept where no cause is more than possible and the job was not seen to go well.
+    """
 
     @property
     def verdict(self) -> str:
@@ -79,8 +92,9 @@ class Diagnosis:
 
     @property
     def says_no_reason(self) -> str:
-        """The error without its reason, where that is all there is and no cause is more than
-        possible.
+        """The error without its reason, where that is all there is.
+
+        No cause may be more than possible.
         """
         firm = any(STRENGTHS[finding.strength] > 1 for finding in self.findings)
         if firm:
@@ -89,22 +103,30 @@ class Diagnosis:
 
     @property
     def healthy(self) -> Event | None:
-        """The line that shows that all of the job succeeded, where nothing speaks against it."""
+        """The line that shows that all of the job succeeded.
+
+        It counts where nothing speaks against it.
+        """
         if self.against:
             return None
         return self.outcome.success
 
     @property
     def at_work(self) -> Event | None:
-        """The last line that only a job at work writes, where nothing speaks against it."""
+        """The last line that only a job at work writes.
+
+        It counts where nothing speaks against it.
+        """
         if self.against:
             return None
         return self.outcome.work
 
     @property
     def exit_code(self) -> int:
-        """0 the job was seen to go well, 1 it was not, 2 there is no job (or nothing could be
-        read).
+        """The exit status of ``ncclkit diagnose``.
+
+        It is 0 where the job was seen to go well, 1 where it was not, 2 where there is no job (or
+        nothing could be read).
         """
         return EXIT_STATUS[self.verdict]
 
@@ -121,7 +143,7 @@ class Diagnosis:
     def headline(self) -> str:
         """The verdict in one sentence.
 
-        The best root, the first error that no cause explains, or that all is well.
+        It is the best root, the first error that no cause explains, or that all is well.
         """
         if self.verdict == "slow":
             return self.slow
@@ -185,8 +207,7 @@ class Diagnosis:
         """The object that ``ncclkit diagnose --json`` prints of one job.
 
         The verb (`ncclkit.cli.verbs.diagnose`) adds ``other_jobs`` where there are several.
-
-        inputs: one mapping per file with ``path``, ``bytes``, ``lines``.
+        `inputs` is one mapping per file with ``path``, ``bytes``, ``lines``.
         """
         measured = {}
         if self.slow:
@@ -286,14 +307,20 @@ LOOKS_LIKE = "What it looks like, though no line shows it. Each has the look tha
 
 
 def suspect_heading(findings: Sequence[Finding], number: int) -> str:
-    """The line above the first suspect of a list, and an empty one; "" above others."""
+    """The line above the first suspect of a list, and an empty one.
+
+    It is "" above others.
+    """
     if number > 1 and resemblance.is_resembling(findings[number - 2]):
         return ""
     return f"{LOOKS_LIKE}\n\n"
 
 
 def _suspect_text(number: int, finding: Finding) -> str:
-    """What a suspect rests on, and the look that decides: no evidence proves more."""
+    """What a suspect rests on, and the look that decides.
+
+    No evidence proves more.
+    """
     look = finding.advice[0]
     lines = [
         f"{number}. {finding.cause} ({finding.strength})",
@@ -322,7 +349,7 @@ def with_fix(finding: Finding) -> str:
 def clip(text: str, limit: int = 6) -> list[str]:
     """The lines of a text, cut to 240 characters.
 
-    Of more than `limit` the first two and the last.
+    Of more than `limit` lines it is the first two and the last.
     """
     lines = [line[:240] for line in text.splitlines()]
     # the first two lines say what it is, the last ones how it ended

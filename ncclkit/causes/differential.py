@@ -1,9 +1,10 @@
-"""Which causes a bare symptom usually has, in what order, and which question tells them apart.
+"""Which causes a bare symptom usually has, and which question decides.
 
-Three voices are added, as logarithms of odds: how often settled cases with these symptoms and
-contexts had each cause (``settled.json``, written by ``tests/bench/differential.py``), which cause
-the wording resembles, and which ones rules call possible or have cleared.  Answers of a person
-multiply them.  Whatever the numbers are, a suspect is never more than ``possible`` by them alone.
+The question tells the causes apart, which come in their usual order.  Three voices are added, as
+logarithms of odds: how often settled cases with these symptoms and contexts had each cause
+(``settled.json``, written by ``tests/bench/differential.py``), which cause the wording resembles,
+and which ones rules call possible or have cleared.  Answers of a person multiply them.  Whatever
+the numbers are, a suspect is never more than ``possible`` by them alone.
 """
 
 from __future__ import annotations
@@ -31,22 +32,36 @@ from ncclkit.evidence.logs import ANSWER_KIND
 FILE = Path(__file__).with_name("settled.json")
 Answer = Literal["yes", "no", "unknown"]
 SMOOTHING = 10.0
-"""Cases of the average kind that are added to those of each cause: most causes have few."""
+"""Cases of the average kind that are added to those of each cause.
+
+Most causes have few cases.
+"""
 SUFFICING = 0.3
-"""Weight of a settled case whose text alone tells its cause: another kind of text than a bare
-one."""
+"""Weight of a settled case whose text alone tells its cause.
+
+It is another kind of text than a bare one.
+"""
 ACCEPTED = 0.4
 """Weight of a case for a cause that its thread would have accepted, too."""
 USUAL_SUSPECT = 0.4
 """What a cause gains that the page of a symptom names, in logarithms of odds."""
 TABLE, RESEMBLANCE = 0.4, 1.0
-"""Weights of the counted table and of the resemblance; features of one text are not independent."""
+"""Weights of the counted table and of the resemblance.
+
+Features of one text are not independent.
+"""
 LEAST_RESEMBLANCE = 1e-3
 POSSIBLE, PLACE, IN_DOUBT = 2.2, 0.5, -1.5
-"""What a rule adds that calls a cause possible, less for each place; and one that clears it in
-vain."""
+"""What a rule adds to the odds.
+
+The first is for one that calls a cause possible, less the second for each place, and the third for
+one that clears a cause in vain.
+"""
 FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
-"""Suspects that are named at least and at most, and the share that each further one must have."""
+"""Suspects that are named at least and at most, and a further one's share.
+
+Each further one must have at least that share.
+"""
 CLEAR_LEAD = 0.75
 """Share of a suspect whose look was answered by yes from which no further question is asked."""
 
@@ -72,8 +87,10 @@ STATED: Mapping[tuple[str, str], float] = {
     # nobody lowered the limit, and it passed to the second
     ("usual_timeout", "timeout_too_short"): 0.3,
 }
-"""Symptom or context and cause → how much more often than the few counted cases tell, each with its
-reason."""
+"""Symptom or context and cause → how much more often than counted.
+
+The counted cases are few; each row has its reason.
+"""
 
 
 OF_SEVERAL = (
@@ -96,7 +113,10 @@ EXCLUDED: Mapping[str, Sequence[str]] = {
 }
 """Context → causes that it rules out, as far as the text is about one job."""
 HARDLY = 0.02
-"""How much rarer such a cause is then: a text may tell of several jobs."""
+"""How much rarer an excluded cause is then.
+
+A text may tell of several jobs.
+"""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -174,9 +194,8 @@ class Differential:
     def question(self) -> Look | None:
         """The look that tells most for its cost; None where none is needed.
 
-        Where a look has decided, or nothing is left.
-
-        A prior alone never decides: the first suspect must have been looked at.
+        None is where a look has decided, or nothing is left.  A prior alone never decides: the
+        first suspect must have been looked at.
         """
         # with an end by the prior alone 55 of 81 posted failures were named, without it 64
         if not self.suspects or self._is_decided:
@@ -258,10 +277,10 @@ def differential(
     possible: Sequence[str],
     cleared: Mapping[str, Sequence[Evidence]],
 ) -> Differential:
-    """The causes in the order in which the symptoms of a case usually have them.
+    """The causes in the order in which such symptoms usually have them.
 
-    possible: causes that rules call possible, best first.
-    cleared: those that rules rule out, and by which evidence; they are left out unless in doubt.
+    `possible` are causes that rules call possible, best first; `cleared` those that rules rule out,
+    and by which evidence: they are left out unless in doubt.
     """
     known = settled_table()
     ruled_out = cleared.keys() - doubted(text, cleared)
@@ -294,7 +313,7 @@ def differential(
 def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
     """Cleared causes that a text resembles all the same.
 
-    By an error that no rule has read.
+    It does so by an error that no rule has read.
     """
     resembled = []
     for cause in cleared:
@@ -391,7 +410,7 @@ def answers_of(case: Case) -> dict[str, Answer]:
 def answer_event(look: Look, answer: Answer, by: Literal["user", "check"], text: str = "") -> Event:
     """What a person answered, or a check found, as evidence that the case keeps.
 
-    Its fields: ``look`` (the look's cause), ``answer``, ``by``.
+    Its fields are ``look`` (the look's cause), ``answer`` and ``by``.
     """
     said = f"{look.question} {answer}" + f": {text}" * bool(text)
     data = {"look": look.cause, "answer": answer, "by": by}
@@ -413,7 +432,7 @@ def answer_adds(look: Look, answer: Answer, cause: str) -> float:
 def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | None:
     """The look that is expected to tell most for what it costs.
 
-    None where none tells anything.
+    It is None where none tells anything.
     """
     open_looks = []
     for look in all_questions().values():
@@ -430,7 +449,10 @@ def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | 
 
 
 def _weighed_minutes(look: Look) -> float:
-    """Minutes as a person weighs them: a run of ten minutes is not twenty times a glance."""
+    """Minutes as a person weighs them.
+
+    A run of ten minutes is not twenty times a glance.
+    """
     return 1.0 + math.log1p(look.minutes) / 2
 
 

@@ -82,19 +82,24 @@ LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
 """Free bytes below which the next checkpoint hardly fits."""
 IDLE = 0.2
-"""Share of the time in a data loader below which the CPU time says that it waits."""
+"""Share of the time in a data loader below which it waits.
+
+The CPU time says so.
+"""
 LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
 RDMA = re.compile(r"\bUCX\b|\bibv_|\b(?:mlx|rc_mlx|efa)\w*|libfabric|\bfi_\w+\(")
 """Programs whose errors of input and output are a network's."""
 SLOW = 200.0
-"""Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems
-tens."""
+"""Milliseconds of a write of 4 KiB with fsync that count as slow.
+
+Local disks need below ten, network file systems tens.
+"""
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a write failed, or a rank is in a storage call.
 
-    While the others wait.
+    The others wait meanwhile.
     """
     went_well = [
         *case.of(NcclDestroy),
@@ -167,8 +172,9 @@ def _storage_errors(case: Case) -> list[Event]:
 
 
 def _in_storage_call(case: Case) -> Finding | None:
-    """A few ranks are in a storage call while the others wait, or have timed out and
-    left no stack.
+    """A few ranks are in a storage call while the others wait.
+
+    The others may also have timed out and left no stack.
     """
     waiting = rank_states(case).waiting
     slow = {}
@@ -212,10 +218,10 @@ def _in_storage_call(case: Case) -> Finding | None:
 
 
 def _of_steps(case: Case) -> Finding | None:
-    """Measured steps that stop for a checkpoint, or for data of a loader that waits and does not
-    compute.
+    """Measured steps that stop for a checkpoint, or for data of a loader.
 
-    Never more than `possible`: a loader may wait for the network, too.
+    The loader waits and does not compute.  It is never more than `possible`: a loader may wait for
+    the network, too.
     """
     measured = measured_steps(case)
     if measured is None:
@@ -248,8 +254,9 @@ def _of_steps(case: Case) -> Finding | None:
 
 
 def _waits_for_data(event: Event) -> bool:
-    """Whether the rank waits in a loader without workers, and computes less than a fifth of that
-    time.
+    """Whether the rank waits in a loader without workers.
+
+    It must compute less than a fifth of that time.
     """
     steps = []
     for row in event.data.steps:
@@ -267,8 +274,9 @@ def _waits_for_data(event: Event) -> bool:
 
 
 def _told_by_kernel(case: Case) -> Finding | None:
-    """The kernel reports lost storage, or a task hung in a system call, which mostly waits for
-    storage.
+    """The kernel reports lost storage, or a task hung in a system call.
+
+    Such a call mostly waits for storage.
     """
     rows = case.of(KernelStall)
     lost = []
@@ -342,7 +350,10 @@ def _in_storage(stack: Event) -> bool:
 
 
 def _local_folder(case: Case) -> str:
-    """A folder of this case's hosts on a local disk that has room, where one is known."""
+    """A local folder of this case's hosts that has room, where one is known.
+
+    It lies on a local disk.
+    """
     facts = {(fact.host, fact.name): fact.value for fact in case.facts_of("storage.")}
     for (host, name), kind in facts.items():
         head, _, last = name.rpartition(".")

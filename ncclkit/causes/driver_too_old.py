@@ -76,8 +76,10 @@ COMPAT = (
     "forward compatibility was attempted",
     "SYSTEM_DRIVER_MISMATCH",
 )
-"""Errors 803 and 804: the libcuda of an image's compat folder, or of another version, may have been
-loaded."""
+"""Errors 803 and 804, where another libcuda may have been loaded.
+
+It is that of an image's compat folder, or of another version.
+"""
 CODE = (
     "no kernel image",
     "invalid device function",
@@ -95,8 +97,10 @@ ABSENT = (
     "no GPUs found",
     "no CUDA-capable device",
 )
-"""CUDA sees no GPU at all: there is no driver, the container has none, or the variables hide the
-GPUs."""
+"""CUDA sees no GPU at all.
+
+There is no driver, the container has none, or the variables hide the GPUs.
+"""
 
 
 def diagnose(case: Case) -> Finding:

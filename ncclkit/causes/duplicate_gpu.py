@@ -77,7 +77,7 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where NCCL reports it, or two ranks have one bus id.
 
-    In two INIT lines of one communicator.
+    The bus id stands in two INIT lines of one communicator.
     """
     went_well = initialized(case)
     return first_finding(
@@ -202,11 +202,11 @@ def _guessed_gpu(case: Case) -> Finding | None:
 
 
 def _same_bus(case: Case) -> list[Event]:
-    """INIT lines of two ranks of one communicator with the same bus id on the same host.
+    """INIT lines of two ranks of one communicator with the same bus id.
 
-    The host is the one that NCCL takes (NCCL_HOSTID).  Communicators that completed their start are
-    left out: NCCL refuses two ranks on one GPU, so these ranks were on different hosts, by a
-    setting that the log does not show.
+    They are on the same host, the one that NCCL takes (NCCL_HOSTID).  Communicators that completed
+    their start are left out: NCCL refuses two ranks on one GPU, so these ranks were on different
+    hosts, by a setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
     came = set()
@@ -250,8 +250,9 @@ def _started_twice(case: Case) -> bool:
 
 
 def _several_ranks(comm: str, events: list[Event]) -> bool:
-    """True for several ranks.  Where NCCL is too old to name the communicator, each must be a
-    process of its own.
+    """True for several ranks.
+
+    Where NCCL is too old to name the communicator, each must be a process of its own.
     """
     return len(events) > 1 and (
         comm != "None" or len({event.pid for event in events} - {None}) == len(events)

@@ -49,9 +49,8 @@ OF_A_HOST = ("kernel.", "net.", "system.", "p2p.", "connect.", "printed.", "nccl
 def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue.
 
-    The case and its folder keep the verdicts.
-
-    deadline: seconds after which no further cause is judged; those that are left are unknown.
+    The case and its folder keep the verdicts.  After `deadline` seconds no further cause is judged;
+    those that are left are unknown.
     """
     scope = last_run_of(case)
     job = describe(scope)
@@ -102,12 +101,10 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
 
 
 def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
-    """The verdict of each cause.
+    """The verdict of each cause, and that judging was ended.
 
-    And that judging was ended, in one sentence, where the deadline came before the last.
-
-    No cause is interrupted: each looks at every event a few times at most, so that it ends by
-    itself.
+    That is one sentence, where the deadline came before the last cause.  No cause is interrupted:
+    each looks at every event a few times at most, so that it ends by itself.
     """
     until = monotonic() + deadline
     causes = catalogue()
@@ -137,13 +134,17 @@ def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
 
 
 def risks(facts: Iterable[Fact]) -> list[Finding]:
-    """What these facts alone warn of, the gravest first: one list for every page."""
+    """What these facts alone warn of, the gravest first.
+
+    It is one list for every page.
+    """
     return rank_findings([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
 
 
 def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
-    """Slower paths that command line or environment ask for, in a job of which nobody says
-    that it is slow.
+    """Slower paths that somebody asked for, in a job that nobody calls slow.
+
+    The command line or the environment asks for them.
     """
     how = outcome(case)
     measured = case.measurements or any(case.of(kind) for kind in experiment_records.KINDS)
@@ -158,9 +159,10 @@ def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
 
 
 def _is_survived(finding: Finding, case: Case) -> bool:
-    """Whether a rank's end was followed by a good end of the job, and nothing speaks against it.
+    """Whether a rank's end was followed by a good end of the job.
 
-    A scheduler that preempts a job starts it again, and so does Ray.
+    Nothing may speak against that.  A scheduler that preempts a job starts it again, and so does
+    Ray.
     """
     if finding.cause not in OF_AN_END or trouble(case):
         return False
@@ -171,7 +173,10 @@ def _is_survived(finding: Finding, case: Case) -> bool:
 
 
 def _is_mere_list(finding: Finding, case: Case) -> bool:
-    """Whether a finding rests on NCCL's list of calls alone, of a job that was seen to go well."""
+    """Whether a finding rests on NCCL's list of calls alone.
+
+    The job must have been seen to go well.
+    """
     of_calls = all(isinstance(one, Event) and one.kind == "nccl.op" for one in finding.evidence)
     return finding.strength == "possible" and of_calls and went_well(case)
 
@@ -179,7 +184,7 @@ def _is_mere_list(finding: Finding, case: Case) -> bool:
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """What the facts alone warn of, where a job ran and nothing was found.
 
-    Settings and neighbours that may slow it.
+    They are settings and neighbours that may slow it.
     """
     warned = []
     if case.events and not findings:
@@ -205,7 +210,10 @@ def judge(name: str, cause: Cause, case: Case) -> Finding:
 
 
 def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
-    """The errors that no cause explains; without any, the lines of a job that speak of trouble."""
+    """The errors that no cause explains.
+
+    Without any, they are the lines of a job that speak of trouble.
+    """
     against = trouble(case)
     if against.errors:
         return against.errors
@@ -223,7 +231,10 @@ def _is_about_job(case: Case) -> bool:
 
 
 def _is_of_other_program(finding: Finding, case: Case) -> bool:
-    """Whether what ended may be any program: no job is seen, and no name says whose end it is."""
+    """Whether what ended may be any program.
+
+    No job is seen, and no name says whose end it is.
+    """
     if finding.cause == "rank_exception":
         return not _is_about_hosts(case) or _is_debugged(case)
     killed = [one for one in finding.evidence if isinstance(one, Event)]

@@ -77,7 +77,7 @@ FRAGMENTS = (
 def diagnose(case: Case) -> Finding:
     """Found where a process ran out of descriptors or threads.
 
-    Or where the limit is too low for the ranks.
+    It is also found where the limit is too low for the ranks.
     """
     went_well: list[Evidence] = [
         *case.of(NcclDestroy),
@@ -109,7 +109,7 @@ def _ran_out(case: Case) -> Finding | None:
 
 
 def _failed_at_low_limit(case: Case) -> Finding | None:
-    """NCCL could not open or accept a socket, and the limit is what a shell has by default."""
+    """NCCL could not open or accept a socket, at a shell's default limit."""
     if not _low_limits(case) or not _vague_failures(case):
         return None
     finding = _finding(case, "likely", "file descriptors", [])
@@ -150,7 +150,7 @@ def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> F
 
 
 def _ranks_of_job(host: HostFacts) -> int:
-    """Ranks of the job that this host takes part in, by its variables and GPUs."""
+    """Ranks of the job on this host, by its variables and GPUs."""
     reported = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
     return int(max(2, *reported, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
 
@@ -241,7 +241,7 @@ PROCESSES = Advice(
 def experiment(case: Case) -> Experiment:
     """Try how many files and threads are granted, then run the job.
 
-    With as few sockets as NCCL can use.
+    It runs with as few sockets as NCCL can use.
     """
     fewer = experiment_of(
         "Does the job start when NCCL opens as few sockets as possible?",

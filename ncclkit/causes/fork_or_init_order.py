@@ -78,7 +78,7 @@ ORDER = (
 def diagnose(case: Case) -> Finding:
     """Found where a library reports a wrong order.
 
-    Or where communicators were aborted at exit without a failure.
+    It is also found where communicators were aborted at exit without a failure.
     """
     went_well = case.of(NcclDestroy, how="destroy") + [
         *rank_states(case).ended.values(),
@@ -93,8 +93,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _reported_order(case: Case) -> Finding | None:
-    """CUDA reports a fork, or torch reports a process group that does not exist or
-    exists already.
+    """CUDA reports a fork, or torch a process group that should not be so.
+
+    The group does not exist or exists already.
     """
     pool = [*messages(case), *case.of(CudaError)]
     fork = matching(pool, *FORK)
@@ -127,9 +128,10 @@ def _reported_order(case: Case) -> Finding | None:
 
 
 def _after_another(case: Case, lines: list[Event]) -> list[Event]:
-    """Earlier errors in the same files: cleaning up after a failed start finds no process group.
+    """Earlier errors in the same files.
 
-    Empty for a rank whose log begins with the missing group.
+    Cleaning up after a failed start finds no process group.  It is empty for a rank whose log
+    begins with the missing group.
     """
     # the earliest of these lines in each file stays in the dict
     first = {event.path: event.line for event in reversed(in_order(lines))}
@@ -165,7 +167,10 @@ def _stuck_teardown(case: Case) -> Finding | None:
 
 
 def _aborted_in_use(case: Case) -> Finding | None:
-    """A communicator was aborted at exit, and the other end of its connections complains."""
+    """A communicator was aborted at exit, and the other end complains.
+
+    That is the other end of its connections.
+    """
     aborted = case.of(NcclDestroy, how="abort")
     complaints = []
     for event in family(case, "proxy", "fd"):

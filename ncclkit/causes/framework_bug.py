@@ -78,7 +78,10 @@ NAMES = re.compile(rf"(?:site|dist)-packages/({'|'.join(PACKAGES)})/")
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A message of a framework about its own state, not about the program's input."""
+    """A message of a framework about its own state.
+
+    It is not about the program's input.
+    """
 
     pattern: re.Pattern[str]
     name: str
@@ -186,7 +189,7 @@ def _known_inconsistency(case: Case) -> Finding | None:
 def _innermost_framework(event: Event) -> str:
     """Name of the framework whose file is innermost.
 
-    "" where the user's code is among the last frames.
+    It is "" where the user's code is among the last frames.
     """
     frames = event.data.frames or []
     # a callback of the program may stand right below the framework's own frame
@@ -215,7 +218,7 @@ def _advice_of_sign(sign: Sign) -> Advice:
 
 
 def _remedy_of_sign(sign: Sign) -> Advice:
-    """The same for a page, which has to say when it helps."""
+    """The remedy of a sign for a page, which says when it helps."""
     return replace(_advice(sign.name), do=f"{sign.name}, where {sign.what}: {sign.do}.")
 
 

@@ -123,7 +123,10 @@ def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> F
 
 
 def _live_holder(case: Case) -> Finding | None:
-    """A rank of a running job that holds the lock in native code while the others wait for it."""
+    """A rank of a running job that holds the lock while the others wait.
+
+    It is in native code, and they wait for it.
+    """
     outside = set()
     for gap in case.of(FlightMissing):
         outside.update(gap.data.missing)
@@ -144,8 +147,9 @@ def _live_holder(case: Case) -> Finding | None:
 
 
 def _unresponsive_rank(case: Case) -> Finding | None:
-    """A live rank of our own run whose crash handler, a thread of its own, could not answer for
-    seconds.
+    """A live rank of our own run whose crash handler could not answer.
+
+    The handler is a thread of its own, and had seconds to answer.
     """
     known = stacks(case)
     held_by_signal = stopped(case)

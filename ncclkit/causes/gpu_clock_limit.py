@@ -42,9 +42,15 @@ from ncclkit.core.model import Advice, Experiment, Fact, Finding
 ID = "gpu_clock_limit"
 explains: tuple[str, ...] = ()
 SET = "applications_clocks_setting"
-"""nvidia-smi's reason for low clocks where a setting has locked them (-ac, -lgc)."""
+"""nvidia-smi's reason for low clocks where a setting has locked them.
+
+The settings are -ac and -lgc.
+"""
 SLACK = 0.97
-"""Share of the highest limit that counts as equal: boards differ by a few watts."""
+"""Share of the highest limit that counts as equal.
+
+Boards differ by a few watts.
+"""
 
 
 def diagnose(case: Case) -> Finding:
@@ -71,7 +77,10 @@ def _best_limits(case: Case) -> dict[str, float]:
 def _host_risks(
     host: HostFacts, best: Mapping[str, float] = MappingProxyType({})
 ) -> Iterator[Risk]:
-    """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
+    """GPUs with a lower power limit or locked clocks.
+
+    The limit is lower than that of others of the same model.
+    """
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
         most = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0)
@@ -126,7 +135,7 @@ def _equal_limits(named: str, gpus: Iterable[str], *options: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the live test, which shows whether a link or a GPU is at fault.
+    """Run the live test, which shows a faulty link or GPU.
 
     A power limit does not fail it.
     """

@@ -195,7 +195,10 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _links_down(host: HostFacts) -> Iterator[Risk]:
-    """GPUs with some NVLinks down, or with none where the other GPUs have them."""
+    """GPUs with fewer NVLinks than others.
+
+    Some are down, or none is up where the other GPUs have them.
+    """
     speeds = host.gpus("nvlink.speeds")
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
     for gpu, fact in host.gpus("nvlink.links").items():
@@ -222,7 +225,10 @@ def _remap_unfinished(rows: object) -> bool:
 
 
 def _is_slowed(reasons: object) -> bool:
-    """True where heat or the power supply slows the GPU; a power cap is normal."""
+    """True where heat or the power supply slows the GPU.
+
+    A power cap is normal.
+    """
     return bool(
         isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons}
     )
@@ -333,7 +339,11 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         ),
     ),
 )
-"""Fact of a GPU, the test that marks it as faulty, the strength, and what it means for a job."""
+"""Signs of a faulty GPU.
+
+Each is the fact of a GPU, the test that marks it as faulty, the strength, and what it means for a
+job.
+"""
 CHECK = Preflight(
     ID,
     reads=("gpu.nvidia_smi", "gpu.*.throttle"),

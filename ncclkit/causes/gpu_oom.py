@@ -65,8 +65,10 @@ explains = (
 )
 MIB = 1 << 20
 TAKEN, MOST = 0.25, 0.5
-"""Shares of a GPU's memory in use before a job: above what a desktop takes, and with hardly room
-for a job."""
+"""Shares of a GPU's memory in use before a job.
+
+Above the first it is more than a desktop takes, above the second there is hardly room for a job.
+"""
 
 
 FULL = (

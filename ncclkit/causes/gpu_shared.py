@@ -51,9 +51,8 @@ BUSY, MOST = 20, 80
 def diagnose(case: Case) -> Finding:
     """Found where a GPU was busy before the job began.
 
-    During a job its own ranks may keep it busy.
-
-    A live test watches its GPUs from before its ranks come.
+    During a job its own ranks may keep it busy.  A live test watches its GPUs from before its ranks
+    come.
     """
     missing = (
         "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
@@ -68,8 +67,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _used_by_others(case: Case) -> Finding | None:
-    """A live test that is slower than it should be, on GPUs that were busy before a rank of it
-    came.
+    """A slow live test on GPUs that were busy before.
+
+    It is slower than it should be, and they were busy before a rank of it came.
     """
     speed = measured_speed(case)
     shared = []

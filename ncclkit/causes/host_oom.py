@@ -76,12 +76,20 @@ explains = (
     "cpu_contention",
 )
 PER_RANK, PER_CPU_RANK = 4 << 30, 512 << 20
-"""Bytes of host memory that one rank needs to start and load data, with CUDA and without."""
+"""Bytes of host memory that one rank needs to start and load data.
+
+The first is with CUDA, the second without.
+"""
 TIGHT = 0.8
-"""Share of the memory that the job's data may take; the rest is for the ranks themselves and the
-page cache."""
+"""Share of the memory that the job's data may take.
+
+The rest is for the ranks themselves and the page cache.
+"""
 LOW = 0.05
-"""Share of a host's memory; with less available the next allocation may start the OOM killer."""
+"""Share of a host's memory that must be available.
+
+With less the next allocation may start the OOM killer.
+"""
 RANKS = re.compile(r"python|pt_|ray|torch|train|perf|nccl|mpi|orted|srun|bash", re.IGNORECASE)
 """Names of processes that belong to a training job."""
 REMOTE = re.compile(
@@ -203,8 +211,9 @@ def _killed_processes(case: Case) -> list[Event]:
 
 
 def _shortage_facts(case: Case) -> list[Fact]:
-    """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of
-    it.
+    """Facts that say that a host is short of memory.
+
+    It is nearly out of it, swaps, or has already killed for lack of it.
     """
     total = {}
     for fact in case.facts_of("memory.total"):
@@ -278,7 +287,10 @@ def _killed_process(event: Event) -> int | None:
 
 
 def _of_another_job(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
-    """True where the process may belong to another job, or its end did not end this job."""
+    """True where the process may belong to another job.
+
+    It may also be that its end did not end this job.
+    """
     named = ""
     if isinstance(first.data, KernelOom):
         named = first.data.name
@@ -288,8 +300,10 @@ def _of_another_job(case: Case, first: Event, ranks: tuple[int, ...], killed: li
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Swap on network storage, a limit that leaves too little for each rank, memory that other
-    processes hold.
+    """What may let a host run out of memory.
+
+    It is swap on network storage, a limit that leaves too little for each rank, or memory that
+    other processes hold.
     """
     remote = []
     for row in host.value("memory.swap") or ():
@@ -330,8 +344,9 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _data_risks(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
-    """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that
-    the user gave.
+    """Dataset, prefetched batches and pinned batches that exceed the memory.
+
+    It is by the numbers that the user gave.
     """
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
     workers = int(host.number("job.workers") or 0)
@@ -416,7 +431,10 @@ def _smaller_loader(have: str, workers: int = 8) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run one rank instead of all: its memory then fits, and storage is not faster."""
+    """Run one rank instead of all.
+
+    Its memory then fits, and storage is not faster.
+    """
     return experiment_of(
         "Does one rank alone, with all of the host's memory, complete the run?",
         {"ranks": 1},

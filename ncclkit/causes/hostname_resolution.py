@@ -91,13 +91,16 @@ WEB = (
     "urlopen error",
     "urllib3",
 )
-"""Signs of an HTTP client's error: a hub or a tracker has nothing to do with the store's name."""
+"""Signs of an HTTP client's error.
+
+A hub or a tracker has nothing to do with the store's name.
+"""
 
 
 def diagnose(case: Case) -> Finding:
     """Found at a resolver's error, or where names resolve to the host itself.
 
-    Host names of a job.
+    The names are those of hosts of a job.
     """
     foreign = _misnamed_hosts(case)
     named = []
@@ -125,7 +128,10 @@ def diagnose(case: Case) -> Finding:
 
 
 def _resolver_error(case: Case) -> Finding | None:
-    """The resolver reported an error; harmless where the ranks met nevertheless."""
+    """The resolver reported an error.
+
+    It is harmless where the ranks met nevertheless.
+    """
     lines = _unresolved(case)
     if not lines:
         return None
@@ -177,7 +183,10 @@ def _resolver_error(case: Case) -> Finding | None:
 
 
 def _unresolved(case: Case) -> list[Event]:
-    """Lines that say that a name has no address, without names that a later line resolved."""
+    """Lines that say that a name has no address.
+
+    Names that a later line resolved are left out.
+    """
     lines = in_order(case.of(StoreResolve)) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
     lines += without(case.of(SystemFault, what="unresolved"), lines)
@@ -204,7 +213,10 @@ def _unresolved(case: Case) -> list[Event]:
 
 
 def _same_name(case: Case) -> Finding | None:
-    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
+    """Two machines have one name.
+
+    NCCL takes their ranks for neighbours that share memory.
+    """
     lines = shared_names(case)
     # what NCCL tries only between ranks of one machine
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
@@ -337,7 +349,10 @@ def _resolves_to_itself(case: Case) -> Finding | None:
 
 
 def _tested_names(case: Case) -> Finding | None:
-    """A connection test found a host that resolves another's name to itself, or not at all."""
+    """A connection test found a host that misreads another's name.
+
+    It resolves the name to itself, or not at all.
+    """
     bad = _tested.paths(case, lambda link: not link.address or is_loopback(link.address))
     links = []
     for link in bad:
@@ -369,7 +384,10 @@ def _tested_names(case: Case) -> Finding | None:
 
 
 def _own_names(case: Case) -> Finding | None:
-    """The own name resolves to loopback or a foreign address, which gloo tells the others."""
+    """The own name resolves to loopback or a foreign address.
+
+    gloo tells that address the others.
+    """
     gloo = {}
     for fact in case.facts_of("net.gloo.interface"):
         if fact.value == "lo":
@@ -435,7 +453,7 @@ def _name_gloo_interface(name: str) -> Advice:
 
 
 def _failed_without_address(case: Case) -> Finding | None:
-    """A rendezvous or gloo failed to connect and the log does not say to which address."""
+    """A rendezvous or gloo failed to connect, and no address is told."""
     named = []
     for event in case.of(StoreConnectTimeout):
         if event.data.host:
@@ -486,7 +504,7 @@ def _to_itself(fact: Fact) -> bool:
 def _misnamed_hosts(case: Case) -> set[str]:
     """Hosts whose name resolves to an address of another host.
 
-    By an old DNS entry, or a name such as ``12345``.
+    It does so by an old DNS entry, or as it is a name such as ``12345``.
     """
     having = {}
     for fact in case.facts_of("net.interfaces"):

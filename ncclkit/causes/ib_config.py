@@ -79,7 +79,7 @@ MEANS = {
 def diagnose(case: Case) -> Finding:
     """Found where a queue pair could not be set up.
 
-    Or the very first packets were never answered.
+    It is also found where the very first packets were never answered.
     """
     went_well = [
         *case.of(NcclDestroy),
@@ -98,8 +98,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Ports whose GID table is empty, or holds an address that is not routed, at
-    NCCL_IB_GID_INDEX.
+    """Ports with a bad entry of the GID table at NCCL_IB_GID_INDEX.
+
+    It is empty, or holds an address that is not routed.
     """
     index = host.number("env.NCCL_IB_GID_INDEX")
     fact = host.fact("env.NCCL_IB_GID_INDEX")
@@ -196,7 +197,10 @@ def _first_packets(case: Case) -> Finding | None:
 
 
 def _different_ports(case: Case) -> Finding | None:
-    """Hosts list different cards, or a channel joins a port of InfiniBand with one of Ethernet."""
+    """Hosts list different cards, or a channel joins unlike ports.
+
+    One port is of InfiniBand and the other of Ethernet.
+    """
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}
     # a host with InfiniBand and one with Ethernet cannot join their n-th ports
@@ -311,7 +315,7 @@ def _rdma_ports(case: Case) -> list[Any]:
 def _routed_gid(port: Mapping[str, Any]) -> int | None:
     """Index of a port's GID that other nodes can reach.
 
-    RoCE v2 with an IPv4 address; None where there is none.
+    It is a RoCE v2 entry with an IPv4 address; None where there is none.
     """
     rows = []
     for row in port.get("gids") or ():
@@ -373,7 +377,7 @@ def _advice(
 def experiment(case: Case) -> Experiment:
     """Run on the same nodes with NCCL's own choice of GID.
 
-    And the rails kept apart.
+    The rails are kept apart.
     """
     return experiment_of(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",

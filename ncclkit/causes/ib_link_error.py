@@ -155,8 +155,9 @@ def _broken_connection(case: Case) -> Finding | None:
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active
-    ones.
+    """Ports that are down although chosen, and ports without a link.
+
+    NCCL_IB_HCA chooses ports; those without a link stand beside active ones.
     """
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
@@ -196,7 +197,7 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _is_chosen(device: str, wanted: str) -> bool:
     """True where NCCL_IB_HCA selects the device.
 
-    Comma-separated prefixes, ``^`` excludes, ``=`` takes whole names.
+    It holds comma-separated prefixes, ``^`` excludes, ``=`` takes whole names.
     """
     names = []
     for item in wanted.lstrip("^").lstrip("=").split(","):
@@ -215,14 +216,20 @@ def _names_rdma_card(event: Event) -> bool:
 
 
 def _rank_ended(case: Case) -> bool:
-    """True where a rank ended by itself: packets to it are not acknowledged either."""
+    """True where a rank ended by itself.
+
+    Packets to it are not acknowledged either.
+    """
     states = rank_states(case)
     # its card answers no packet any more
     return bool(states.raised or states.killed)
 
 
 def _never_worked(case: Case) -> bool:
-    """True when set-up lines show that the connection never worked: that is ib_config."""
+    """True when set-up lines show that the connection never worked.
+
+    That is ib_config.
+    """
     return any(e.data.call == "ibv_modify_qp" for e in family(case, "ib_setup"))
 
 

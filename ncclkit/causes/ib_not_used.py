@@ -61,7 +61,7 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where ranks use sockets although InfiniBand is expected.
 
-    By cards, variables or other ranks.
+    Cards, variables or other ranks let one expect it.
     """
     went_well = _other_networks(case) or over_sockets(case) or case.of(NcclIbDevices)
     say = "NCCL uses the network that this machine is known to have."
@@ -132,7 +132,10 @@ def _mixed_connection(case: Case) -> Finding | None:
 
 
 def _sockets_everywhere(case: Case) -> Finding | None:
-    """All ranks use sockets, where cards are expected or a variable switches them off."""
+    """All ranks use sockets, where cards are expected.
+
+    It also counts where a variable switches them off.
+    """
     sockets, none = over_sockets(case), _without_devices(case)
     wanted: list[Evidence] = [
         *infiniband_expected(case),
@@ -177,10 +180,10 @@ def _no_library(case: Case) -> Finding | None:
 
 
 def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, Event] | None:
-    """A line of a host without InfiniBand, and one of another host that uses a network; None where
-    no two hosts differ.
+    """Lines of two hosts of which one has no InfiniBand.
 
-    A host whose ranks use another network has looked for cards before it chose.
+    The other uses a network; None where no two hosts differ.  A host whose ranks use another
+    network has looked for cards before it chose.
     """
     # a host that uses a faster network has looked for cards before it chose: its own line of no
     # cards proves nothing

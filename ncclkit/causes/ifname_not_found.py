@@ -76,7 +76,7 @@ FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GL
 def diagnose(case: Case) -> Finding:
     """Found where a library found no interface, or will find none.
 
-    By the facts of the host.
+    The second is by the facts of the host.
     """
     went_well = case.of(NcclBootstrap)
     missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
@@ -298,7 +298,10 @@ def _wanted_interface(case: Case, first: Event | Fact, filters: list[Event], var
 
 
 def _usable_interfaces(case: Case, host: str) -> list[str]:
-    """Usable interfaces of that host, physical ones first: up and not loopback."""
+    """Usable interfaces of that host, physical ones first.
+
+    They are up and not loopback.
+    """
     rows = []
     for f in case.facts_of("net.interfaces"):
         if f.value and (not host or f.host in ("", host)):
@@ -321,9 +324,9 @@ def _usable_interfaces(case: Case, host: str) -> list[str]:
 
 
 def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
-    """Unset the variable that is at fault.
+    """Unset the variable that is at fault, or set it to a known interface.
 
-    Where interfaces of the host are known, or set it to one of them.
+    It is set where interfaces of the host are known.
     """
     gloo = variable.startswith("GLOO")
     # the forms of NCCL's filter are the usual reason why gloo finds none

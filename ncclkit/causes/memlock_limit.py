@@ -71,7 +71,10 @@ CALLS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a verbs call was refused memory; proven with the limit among the facts."""
+    """Found where a verbs call was refused memory.
+
+    It is proven with the limit among the facts.
+    """
     went_well: list[Evidence] = [
         *case.of(NcclDestroy),
         *over_sockets(case),
@@ -135,7 +138,10 @@ def _failed_at_low_limit(case: Case) -> Finding | None:
 
 
 def _warned_of_limit(case: Case) -> Finding | None:
-    """Nothing but a warning; of a job that did not fail, only one that asks for a change."""
+    """Nothing but a warning.
+
+    Of a job that did not fail, it is only one that asks for a change.
+    """
     warned = _warnings(case)
     if not failed(case):
         warned = matching(warned, "too low", "Please set")
@@ -213,7 +219,7 @@ def _advice() -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Try how much memory may be locked, then run the job over sockets.
 
-    Those need none.
+    Sockets need none.
     """
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
     sockets = experiment_of(

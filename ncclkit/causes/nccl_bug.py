@@ -113,7 +113,7 @@ def _known_defect(case: Case) -> Finding | None:
 def _of_files(event: Event, files: tuple[str, ...]) -> bool:
     """Whether a message comes from one of these source files of NCCL.
 
-    From any where none is asked for.
+    It may come from any where none is asked for.
     """
     return not files or any(file in event.text for file in files)
 
@@ -259,7 +259,7 @@ def _finding(
 def experiment(case: Case) -> Experiment:
     """Run program and NCCL without each other, then with its simplest protocol.
 
-    First the program without NCCL, then NCCL without the program.
+    First the program runs without NCCL, then NCCL without the program.
     """
     gloo = over_gloo(
         case,

@@ -50,13 +50,16 @@ explains = (
     "world_size_mismatch",
 )
 FULL = 0.9
-"""Share of the connection tracking table in use from which a job would fill it."""
+"""Share of the connection tracking table in use that is too much.
+
+From there on a job would fill it.
+"""
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a host's kernel has dropped connections, or would.
 
-    Those of a job of this size.
+    They are those of a job of this size.
     """
     missing = (
         "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"

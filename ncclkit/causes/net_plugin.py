@@ -65,12 +65,17 @@ FABRICS = (
 
 BROKEN = ("failed to init", "version `", "undefined symbol", "dlopen failed")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\s*$")
-"""NCCL 2.27 and newer log their built-in transports as plugins; IB "fails" on every machine without
-InfiniBand."""
+"""Built-in transports that NCCL 2.27 and newer log as plugins.
+
+IB "fails" on every machine without InfiniBand.
+"""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the plugin reports an error, crashes, or is missing where one is expected."""
+    """Found where the plugin reports an error, crashes, or is missing.
+
+    It is missing where one is expected.
+    """
     absent = case.of(NcclInfo, family="no_plugin")
     went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
     return first_finding(case, _failed_plugin, _different_networks, _absent_plugin) or otherwise(
@@ -189,8 +194,9 @@ def _different_networks(case: Case) -> Finding | None:
 
 
 def _crashed_in_start(case: Case) -> list[Event]:
-    """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
-    was complete.
+    """Ranks that crashed in native code in NCCL's start.
+
+    They did so after an external plugin was loaded and before the start was complete.
     """
     loaded = []
     for e in case.of(NcclInfo, family="plugin"):

@@ -124,7 +124,10 @@ def diagnose(case: Case) -> Finding:
 
 
 OF_PATHS = ("segfault", "packet_size", "own_name")
-"""Faults of a system that do not end the connections of a rank, or are told elsewhere."""
+"""Faults of a system that do not end the connections of a rank.
+
+Others of this list are told elsewhere.
+"""
 
 
 def _other_reasons(case: Case) -> list[Event]:
@@ -239,7 +242,10 @@ def _user_tested(case: Case) -> Finding | None:
 
 
 def _mesh_between(case: Case) -> Finding | None:
-    """A service mesh's proxy stands between the ranks, and NCCL's start over own ports failed."""
+    """A service mesh's proxy stands between the ranks.
+
+    NCCL's start over own ports failed.
+    """
     proxies = case.of(NetMesh)
     broken = _broken_connections(case)
     broken += matching(
@@ -385,7 +391,10 @@ SIZES = Advice(
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test lost packets of the size in use, or found a stalled or filtered path."""
+    """A connection test lost packets, or found a bad path.
+
+    The packets are of the size in use; the path is stalled or filtered.
+    """
     bad = sorted(
         _tested.paths(case, lambda link: bool(_fault_of_path(link))),
         key=lambda link: link.bandwidth is not None,
@@ -406,7 +415,10 @@ def _tested_paths(case: Case) -> Finding | None:
 
 
 def _slow_path(case: Case) -> Finding | None:
-    """A path that loses nothing but is slow, by a connection test or a live test's figures."""
+    """A path that loses nothing but is slow.
+
+    It is told by a connection test or a live test's figures.
+    """
     tested = slow_paths(case)
     if tested:
         say, hosts, links = tested
@@ -531,11 +543,10 @@ def experiment(case: Case) -> Experiment:
 
 
 def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
-    """``: what n1 sent did not arrive on n2``, and the dumps that show it.
+    """``: what n1 sent did not arrive on n2``, with the dumps.
 
-    Nothing where nobody can tell.
-
-    lines: the ranks' own words on their waiting.
+    The dumps show it.  It is nothing where nobody can tell.  `lines` are the ranks' own words on
+    their waiting.
     """
     dumps = _half_done(case)
     if dumps:
@@ -569,9 +580,9 @@ def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
 
 
 def _too_large(case: Case) -> tuple[int, int] | None:
-    """In the live test.
+    """The largest message that a live test measured, and the larger one that hangs.
 
-    The largest message that was measured, and the larger one at which all ranks stand.
+    At the larger one all ranks stand.
     """
     phases = {}
     for event in in_order(case.of(WorkerPhase)):
@@ -605,11 +616,21 @@ def _half_done(case: Case) -> list[Event]:
 
 
 HELD = 0.1
-"""Share of what the other way, or the link by its own word, carries: below it one is held back."""
+"""Share of what can be carried below which a direction is held back.
+
+It can carry what the other way, or the link by its own word, carries.
+"""
 LOST = 0.02
-"""Share of packets sent again from which on they get lost; a busy network drops 1 in 1000."""
+"""Share of packets sent again from which on they get lost.
+
+A busy network drops 1 in 1000.
+"""
 WAIT, AGAIN = 2e5, 3.0
-"""us that TCP waits for a lost packet at least; and so many medians a call takes that waited so."""
+"""Signs that TCP waits for a lost packet.
+
+The first is the us that it waits at least, the second so many medians as a call takes that waited
+so.
+"""
 
 Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 """A sentence, the hosts, and the paths that show it."""
@@ -665,7 +686,7 @@ def _held_back(case: Case) -> Paths | None:
 def _shared_ends(links: list[NetworkPath]) -> tuple[str, ...]:
     """The ends that all bad paths have in common.
 
-    Both of a single one, and all where they have none.
+    They are both of a single one, and all where they have none in common.
     """
     ends: Counter[str] = Counter()
     for link in links:
@@ -685,10 +706,9 @@ def _carries_less(link: NetworkPath, back: NetworkPath) -> bool:
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     """What the last live test says of hosts that exchange too little.
 
-    Far less than their interfaces send: sentence, hosts, rows.
-
-    By what each further byte costs, so that neither latency nor the number of hosts in a ring
-    counts; or by small calls that take as long as TCP waits before it sends a packet again.
+    It is far less than their interfaces send: sentence, hosts, rows.  It is judged by what each
+    further byte costs, so that neither latency nor the number of hosts in a ring counts; or by
+    small calls that take as long as TCP waits before it sends a packet again.
     """
     run = ""
     if case.measurements:
@@ -735,7 +755,10 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
 
 
 def _waits_in_words(one: Measurement, stalls: int, sizes: int) -> str:
-    """Calls that take as long as TCP waits before it sends a packet again, at several sizes."""
+    """Calls at several sizes that take as long as TCP waits.
+
+    That is how long it waits before it sends a packet again.
+    """
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
         f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: "

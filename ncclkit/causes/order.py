@@ -1,4 +1,7 @@
-"""The order of findings: roots above their consequences, then strength, then what is usual."""
+"""The order of findings.
+
+Roots stand above their consequences; then strength counts, then what is usual.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,20 @@ USUAL = (
     "rank_killed",
     "host_oom",
 )
-"""Among causes that are merely possible, those that turn out to be right most often, the most
-frequent first."""
+"""Among causes that are merely possible, those that are right most often.
+
+The most frequent come first.
+"""
 
 
 def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Best root first: what another one explains stands below it.
 
-    Then by strength; then by how much it explains.
-
-    A finding explains another of its strength or less; one that is merely possible explains
-    nothing.  What is explained by a stronger one and rests on the very same line adds nothing and
-    is left out.  What the facts of hosts alone tell is a risk: it explains no other risk, and
-    stands below what a job itself has said as firmly.
+    Then they are ordered by strength, then by how much they explain.  A finding explains another of
+    its strength or less; one that is merely possible explains nothing.  What is explained by a
+    stronger one and rests on the very same line adds nothing and is left out.  What the facts of
+    hosts alone tell is a risk: it explains no other risk, and stands below what a job itself has
+    said as firmly.
     """
     order = _Order([_modest(finding, findings) for finding in findings])
     kept = []
@@ -120,8 +124,9 @@ def _is_risk(finding: Finding) -> bool:
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
-    """That ranks were late is no proven reason where another finding gives one for the very same
-    ranks.
+    """The finding that ranks were late, no more than likely beside a reason.
+
+    It is no proven reason where another finding gives one for the very same ranks.
     """
     ranks = finding.culprits.get("ranks")
     if finding.cause != "slow_rank" or finding.strength != "proven" or not ranks:

@@ -91,8 +91,10 @@ SURVIVED = (
     "failed to open CUDA IPC handle",
     "custom_all_reduce",
 )
-"""Warnings after which NCCL and accelerate go on without P2P, and errors that follow a failure of
-the peer's CUDA."""
+"""Warnings after which NCCL and accelerate go on without P2P.
+
+Errors that follow a failure of the peer's CUDA are among them.
+"""
 
 
 def diagnose(case: Case) -> Finding:
@@ -159,8 +161,9 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _from_stages(case: Case) -> Finding | None:
-    """The staged test found ranks of one machine that fail together, exchanged wrong values, or
-    never answered.
+    """The staged test found ranks of one machine that fail together.
+
+    They may also have exchanged wrong values, or never answered.
     """
     who = faulty_ranks(case)
     staged = staged_test(case)
@@ -207,7 +210,10 @@ def _from_stages(case: Case) -> Finding | None:
 
 
 def _wrong_values(case: Case) -> Finding | None:
-    """nccl-tests counted wrong values: the data did not arrive as it was sent."""
+    """nccl-tests counted wrong values.
+
+    The data did not arrive as it was sent.
+    """
     lines = []
     for event in case.of(NccltestsTable):
         if event.data.wrong:
@@ -326,8 +332,9 @@ def _stuck_start(case: Case) -> Finding | None:
 
 
 def _stuck_waits(case: Case) -> list[Event]:
-    """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not
-    switched off.
+    """Waits of all ranks of one machine in one of the first collectives.
+
+    Peer-to-peer is not switched off.
     """
     states = rank_states(case)
     # NCCL says what it uses: a stall without P2P has another reason
@@ -430,14 +437,16 @@ CHECK = Preflight(
 
 
 SLOWER = 2
-"""Direct copies that are this many times slower than those through the host are not healthy on any
-machine."""
+"""Times slower than the host's way from which direct copies are ill.
+
+They are then not healthy on any machine.
+"""
 
 
 def copies(case: Case) -> list[tuple[Event, Event]]:
     """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs.
 
-    Of several runs the n-th ones.
+    Of several runs the n-th ones belong together.
     """
     on: dict[object, list[Event]] = {}
     off: dict[object, list[Event]] = {}
@@ -453,10 +462,9 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
     """Pairs of GPUs whose direct copies are slow.
 
-    (how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that are
-    not healthy.
-
-    Equal ones are no sign: without peer access, and on PCIe, both go the same way.
+    A row is (how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of a pair
+    that is not healthy.  Equal speeds are no sign: without peer access, and on PCIe, both go the
+    same way.
     """
     rows = []
     for with_p2p, without_p2p in copies(case):

@@ -68,7 +68,10 @@ def diagnose(case: Case) -> Finding:
 
 
 def _bind_errors(case: Case) -> list[Event]:
-    """Refused binds; empty where the address was refused and not the port."""
+    """Refused binds.
+
+    There are none where the address was refused and not the port.
+    """
     reported = matching(
         [*case.of(StoreBind), *messages(case), *case.of(RendezvousError)],
         "EADDRINUSE",
@@ -204,7 +207,7 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Check whether the port can be opened, then run on another one.
 
-    The same ranks, on a port that the system chooses.
+    The same ranks run there, on a port that the system chooses.
     """
     question = (
         "Can the rendezvous port be opened on this machine, and does a second process reach it?"

@@ -116,7 +116,7 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls, or a rank left the sequence.
 
-    Different calls at one place of it.
+    The calls differ at one place of the sequence.
     """
     recorded_calls = (
         _mismatch_in_dumps,
@@ -250,7 +250,7 @@ def _launched_more(case: Case) -> Finding | None:
 def _outside_common_path(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     """The ranks of a running job that left the common path alone, and how.
 
-    None where nothing shows it.
+    It is None where nothing shows it.
     """
     seen = positions_of_case(case)
     groups = (event.data.majority, *event.data.odd)
@@ -423,7 +423,10 @@ def _two_groups(case: Case) -> Finding | None:
 
 
 def _rank_left(case: Case) -> Finding | None:
-    """A rank exited normally while others still waited for it, or lost the connection to it."""
+    """A rank exited normally while others still needed it.
+
+    They waited for it, or lost the connection to it.
+    """
     states = rank_states(case)
     # gloo's ranks notice a closed connection at once and then wait for nobody
     lost = {}
@@ -495,7 +498,10 @@ def _unequal_shares(case: Case) -> Finding | None:
 
 
 def _skipped_locally(case: Case) -> Finding | None:
-    """A few ranks log that they skipped or ended something, and then others timed out waiting."""
+    """A few ranks log that they skipped or ended something.
+
+    After that others timed out waiting.
+    """
     states = rank_states(case)
     said = case.of(JobAlone)
     ranks = ranks_in(said)
@@ -565,7 +571,10 @@ def _stalled_tensors(case: Case) -> Finding | None:
 
 
 def _timeouts_alone(case: Case) -> Finding | None:
-    """The log holds only timeouts, and divergence is one of the few usual reasons."""
+    """The log holds only timeouts.
+
+    Divergence is one of the few usual reasons.
+    """
     states = rank_states(case)
     if (
         not states.waiting

@@ -287,7 +287,7 @@ def _native_crash(case: Case) -> Finding | None:
 
 
 def _unplaced_stacks(case: Case, ranks: tuple[int, ...]) -> list[Event]:
-    """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
+    """Stacks of unknown ranks, where it is unknown, too, which one crashed."""
     if ranks:
         return []
     unplaced_stacks = []

@@ -76,8 +76,10 @@ BY = {
 }
 
 OURS = ("deadline", "cancelled", "orphaned", "lost")
-"""Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit
-code."""
+"""Reasons of a run's end for which the guard sent SIGTERM.
+
+The ranks that it kills leave no exit code.
+"""
 
 
 def diagnose(case: Case) -> Finding:
@@ -123,7 +125,10 @@ def _failed_before(case: Case) -> Finding | None:
 
 
 def _ended_by_scheduler(case: Case) -> Finding | None:
-    """Slurm says that it ended the job: by its time limit, for another one, or with its node."""
+    """Slurm says that it ended the job.
+
+    It did so by its time limit, for another one, or with its node.
+    """
     scheduler = _scheduler_lines(case)
     if not scheduler:
         return None
@@ -215,8 +220,9 @@ def _launcher_stopped(case: Case) -> Finding | None:
 
 
 def _closed_terminal(case: Case) -> Finding | None:
-    """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
-    it started.
+    """The terminal in which the launcher ran was closed.
+
+    That sends SIGHUP to all that it started.
     """
     # SIGHUP goes to all that was started in a terminal
     lines = case.of("elastic.signal", "elastic.stop", signal=1)
@@ -261,8 +267,9 @@ def _signs_of_hang(case: Case, event: Event) -> list[Event]:
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
-    """Failures in the same file before the scheduler cancelled a step, or before a hung job reached
-    its time limit.
+    """Failures in the same file before the scheduler ended the job.
+
+    It cancelled a step, or a hung job reached its time limit.
     """
     # only lines of one file have a sure order
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
@@ -290,8 +297,9 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
 
 
 def _ended_elsewhere(case: Case, reported: list[Event]) -> list[Event]:
-    """Ranks that ended with an error of their own, in the log of a launcher that was
-    not stopped.
+    """Ranks that ended with an error of their own.
+
+    They stand in the log of a launcher that was not stopped.
     """
     # a launcher that was stopped stops its ranks, whose exits then say nothing
     stopped = {event.path for event in reported}
@@ -390,7 +398,10 @@ RESTART = Advice(
     risk="A job that kills itself, by its memory for example, is killed again each time.",
     change={"restarts": 1, "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}},
 )
-"""A fix that can be tried automatically: the same job once more from its last checkpoint."""
+"""A fix that can be tried automatically.
+
+It is the same job once more from its last checkpoint.
+"""
 
 
 def experiment(case: Case) -> Experiment:

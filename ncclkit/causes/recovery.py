@@ -1,4 +1,7 @@
-"""What a job got over: a finding on whose lines it went on is weaker, or none."""
+"""What a job got over.
+
+A finding on whose lines it went on is weaker, or none.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,10 @@ ERRORS = (
     "nccl.trace",
     "ddp.",
 )
-"""Kinds of lines that a job that goes on has recovered from; settings, and what the kernel saw of
-hardware, last."""
+"""Kinds of lines that a job that goes on has recovered from.
+
+Settings, and what the kernel saw of hardware, come last.
+"""
 OWN = (
     "IndexError",
     "KeyError",
@@ -48,23 +53,34 @@ OWN = (
     "ModuleNotFoundError",
     "ZeroDivisionError",
 )
-"""Errors that nothing but the program brings about, least of all the end of another rank."""
+"""Errors that nothing but the program brings about.
+
+The end of another rank does so least of all.
+"""
 TEXT = re.compile(
     r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name"
     r" resolution|can(?:'|no)t resolve|could not resolve|does not resolve"
 )
 """What exceptions say of the same."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
-"""What a `system.error` says of a setting, which is as it was however long the job goes on."""
+"""What a `system.error` says of a setting.
+
+A setting stays as it was however long the job goes on.
+"""
 WAITS = ("c10d.timeout", "gloo.timeout")
 DAY = 86400.0
 FAR = 50
-"""Lines between an error and a step that was done after it: further away than the ranks beside a
-dead one come."""
+"""Lines between an error and a step that was done after it.
+
+They are more than the ranks beside a dead one come.
+"""
 
 
 def recovered(finding: Finding, case: Case) -> Finding:
-    """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    """The finding, weaker or cleared where the job went on.
+
+    It must have gone on after every line on which it rests.
+    """
     if finding.verdict == "found" and _is_source(finding):
         return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
     # a bare error line looks the same in a log and in a fenced block of a guide: a text that is not
@@ -151,7 +167,7 @@ def _is_source(finding: Finding) -> bool:
 def _any_program(finding: Finding) -> bool:
     """True where it rests on error lines alone that no grammar knows.
 
-    Some program's words, of whatever it means.
+    They are some program's words, of whatever it means.
     """
     return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
@@ -169,12 +185,10 @@ def _seen_live(finding: Finding) -> bool:
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
-    """Weaker where work was done after its lines, and then something else failed.
+    """The finding, weaker where work was done after its lines.
 
-    Or where a rank had failed before.
-
-    Which rank did the work is mostly not known: near the lines it may be one that had not missed
-    the other yet.
+    Something else must have failed after that, or a rank have failed before.  Which rank did the
+    work is mostly not known: near the lines it may be one that had not missed the other yet.
     """
     # a timeout is written long after the call that it speaks of, so its line does not say when the
     # trouble began
@@ -209,7 +223,7 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
 def _lived(case: Case, said: list[Event]) -> list[Event]:
     """Steps, and starts of NCCL, that came after it.
 
-    After a rank's last words where that rank speaks again later.
+    After a rank's last words they count where that rank speaks again later.
     """
     work = [*case.of(StepProgress), *initialized(case)]
     # within a file the line number is the order; between files only what is compared below counts
@@ -231,7 +245,7 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
 def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
     """True where a rank ended with an error of the program.
 
-    Before these lines, or with lines that no rank wrote.
+    It ended before these lines, or with lines that no rank wrote.
     """
     errors = [
         e
@@ -249,10 +263,10 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
 
 
 def _long_before(finding: Finding, case: Case) -> bool:
-    """True where it rests on the kernel's log alone, and ranks took steps or began a collective a
-    minute later.
+    """True where it rests on the kernel's log alone, long before later work.
 
-    The kernel's clock may be that of another zone, so that this clears nothing.
+    Ranks took steps or began a collective a minute later.  The kernel's clock may be that of
+    another zone, so that this clears nothing.
     """
     times = [
         e.time for e in finding.evidence if isinstance(e, Event) and e.kind.startswith("kernel.")
@@ -282,7 +296,7 @@ def _meeting(event: Event) -> bool:
 def _meetings(case: Case) -> list[Event]:
     """Lines that only ranks write that have met.
 
-    Communicators made, steps done, collectives begun.
+    They tell communicators made, steps done, or collectives begun.
     """
     done = initialized(case)
     joined = []

@@ -41,7 +41,10 @@ CHATTER = frozenset(
 )
 """Kinds of events that healthy jobs have, too."""
 SAYS = "No rule decides it"
-"""How the sentence of each finding begins that rests on wording and on counted cases alone."""
+"""How the sentence of each finding begins that rests on wording alone.
+
+It may also rest on counted cases.
+"""
 MOST = 3
 """Causes that are named, and lines that are cited for each."""
 SHOWN = 0.4
@@ -51,23 +54,34 @@ ENOUGH = 4
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
-"""Share from which a cause is named although rules have cleared it."""
+"""Share from which on a cause is named although rules have cleared it."""
 SETTLED = ("p2p_broken",)
-"""Causes that are out of the question where their rule clears them: a single rank has no peer."""
+"""Causes that are out of the question where their rule clears them.
+
+A single rank has no peer, for example.
+"""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
 FIRST = 0.04
-"""The same where no rule finds anything possible: just above it the right one is among three in
-seven of ten."""
+"""The same where no rule finds anything possible.
+
+Just above it the right one is among three in seven of ten.
+"""
 CALM, COMPLAINED = 0.12, 0.08
-"""The same where no line says that anything failed, and somebody shows a short text all the same,
-or complains."""
+"""The same where no line says that anything failed.
+
+In the first case somebody shows a short text all the same, in the second one complains.
+"""
 SURE = 0.25
-"""With this share of another cause, an exception is taken for its messenger; a text about no such
-job needs it, too."""
+"""Share of another cause that makes an exception its messenger.
+
+A text about no such job needs that share, too.
+"""
 SOUND = 0.25
-"""With this share, and more than any cause has, a job that shows an error is taken for a healthy
-one."""
+"""Share of healthy jobs that makes a job with an error a healthy one.
+
+It must also be more than any cause has.
+"""
 
 TOPIC = re.compile(
     r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_"
@@ -83,8 +97,10 @@ TOPIC = re.compile(
     r"|cores?)(?![a-z])",
     re.IGNORECASE,
 )
-"""Words of what is posted about such jobs: one that nobody else uses, or two, one of them near to
-it."""
+"""Words of what is posted about such jobs.
+
+It takes one that nobody else uses, or two, one of them near to it.
+"""
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
@@ -99,9 +115,8 @@ DIGITS = frozenset("0123456789")
 def features(lines: Iterable[str]) -> Iterator[str]:
     """The words of lines, and all pieces of each word.
 
-    Numbers of up to three digits; pieces of three and four letters.
-
-    Times, hosts, addresses and folders differ from job to job and are left out.
+    Numbers have up to three digits; pieces have three and four letters.  Times, hosts, addresses
+    and folders differ from job to job and are left out.
     """
     for line in lines:
         for word in _words_of_line(line):
@@ -163,7 +178,7 @@ class Weights:
     def spread(self, lines: Sequence[str]) -> dict[int, float]:
         """Row → weight of its feature in a text.
 
-        How often (as a logarithm) times how rare, of length 1 together.
+        It is how often (as a logarithm) times how rare, of length 1 together.
         """
         return self.spread_words(Counter(chain.from_iterable(map(_words_of_line, lines))))
 
@@ -200,7 +215,7 @@ class Weights:
     def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
         """How much the words of a line add to a cause's score.
 
-        The score in its text.
+        The score is that in its text.
         """
         at = self.causes.index(cause)
         width = len(self.causes)
@@ -231,7 +246,7 @@ def weights() -> Weights:
 def unpacked(data: bytes) -> Weights:
     """Weights from the bytes of their file.
 
-    A line of JSON, the features' numbers, their rarity, and the weights.
+    They are a line of JSON, the features' numbers, their rarity, and the weights.
     """
     head, _, rest = zlib.decompress(data).partition(b"\n")
     about = json.loads(head)
@@ -248,10 +263,10 @@ def unpacked(data: bytes) -> Weights:
 
 
 def abnormal(case: Case) -> list[tuple[str, Event]]:
-    """The lines that may tell a case from a healthy job, each with its event.
+    """The lines that may tell a case from a healthy job.
 
-    Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks
-    for a sound job.
+    Each comes with its event.  Of a few short logs, as somebody pastes them, these are all: what is
+    chatter elsewhere speaks for a sound job.
     """
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
@@ -272,7 +287,7 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs.
 
-    Lines of one, or some of its words; documentation and source code are not.
+    It holds lines of one, or some of its words; documentation and source code are not about a job.
     """
     logs = set()
     for file in case.inputs:
@@ -309,7 +324,7 @@ def comparable(events: Iterable[Event]) -> bool:
 
 
 class Text:
-    """The lines that are to be judged together, each with the event that cites it.
+    """The lines that are judged together, each with the event citing it.
 
     They are taken apart once.
     """
@@ -324,11 +339,10 @@ class Text:
     def heaviest(
         self, cause: str, count: int, signs: Sequence[Event] = ()
     ) -> list[tuple[float, str, Event]]:
-        """How much the lines that speak most for a cause weigh.
+        """How much the lines that speak most for a cause weigh, and these lines.
 
-        And these lines, the heaviest first.
-
-        signs: what says that anything failed; only such lines are taken where there are any.
+        The heaviest come first.  `signs` are what says that anything failed; only such lines are
+        taken where there are any.
         """
         known = weights()
         weight = {}
@@ -379,7 +393,7 @@ def messenger(text: Text) -> bool:
 def resembles_sound_job(text: Text, sound: float) -> bool:
     """Whether a text resembles a sound job more than any failure.
 
-    And by more than this share.
+    It must do so by more than this share.
     """
     well = text.shares[WELL]
     return well > sound and well == max(text.shares.values())
@@ -388,6 +402,6 @@ def resembles_sound_job(text: Text, sound: float) -> bool:
 def is_resembling(finding: Finding) -> bool:
     """Whether a finding rests on its wording or on settled cases alone.
 
-    So no cause is known.
+    Then no cause is known.
     """
     return finding.say.startswith(SAYS)

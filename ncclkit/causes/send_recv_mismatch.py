@@ -133,8 +133,9 @@ def _waiting_of(gap: Event) -> tuple[int, ...]:
 
 
 def _timed_out_exchange(case: Case) -> Finding | None:
-    """Ranks timed out in a send, a receive or an exchange, or a library says that calls do not
-    match.
+    """Ranks timed out in a send, a receive or an exchange.
+
+    It also counts where a library says that calls do not match.
     """
     said = matching(
         [*family(case, "usage", "other"), *messages(case)],
@@ -178,7 +179,10 @@ def _timed_out_exchange(case: Case) -> Finding | None:
 
 
 def _single_calls(case: Case) -> list[Event]:
-    """Ranks whose stack ends in a single send or receive of torch, in a job whose ranks wait."""
+    """Ranks whose stack ends in a single send or receive of torch.
+
+    The ranks of the job must wait.
+    """
     waits = rank_states(case).waiting
     ends = []
     if waits:
@@ -334,7 +338,10 @@ SPLITS = Advice(
 
 
 def _pairs_in_dumps(case: Case) -> Finding | None:
-    """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
+    """The Flight Recorders of two ranks show calls that do not match.
+
+    A call lacks its counterpart, or sizes differ.
+    """
     pairs = case.of(FlightP2p)
     waiting = set()
     for event in pairs:

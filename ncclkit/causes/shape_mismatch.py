@@ -144,8 +144,9 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
 def _witness_of_size(
     case: Case, two: Sequence[Mapping[str, Any]]
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Name of a rank without a dump that received another size than its own call, and the side it
-    agrees with.
+    """Name of a rank that received another size, and the side it agrees with.
+
+    The rank has no dump; the size is another one than that of its own call.
     """
     lines = []
     for event in case.of(GlooSizeMismatch):
@@ -166,7 +167,7 @@ def _witness_of_size(
 def _size_of_call(value: Any) -> int | None:
     """Size of a call: elements by its shapes, or bytes by its types.
 
-    None where neither is known.
+    It is None where neither is known.
     """
     if not isinstance(value, list) or not value:
         return None
@@ -178,7 +179,10 @@ def _size_of_call(value: Any) -> int | None:
 
 
 LENGTH_ERROR = 1
-"""Status of an InfiniBand completion: more data arrived than the receiver's buffer holds."""
+"""Status of an InfiniBand completion with too much data.
+
+More data arrived than the receiver's buffer holds.
+"""
 WIDTH = {
     "Double": 8,
     "Long": 8,
@@ -324,8 +328,9 @@ def _printed_mismatch(case: Case) -> Finding | None:
 
 
 def _differing_models(case: Case) -> Finding | None:
-    """DDP compared the models of all ranks before its first step and found a parameter of another
-    size.
+    """DDP found a parameter of another size.
+
+    It compared the models of all ranks before its first step.
     """
     # DDP compares models before any batch is read
     lines = matching(model_mismatch(case), "sizes of the same param")

@@ -76,7 +76,7 @@ TINY, FULL = 64 << 20, 32 << 20
 def diagnose(case: Case) -> Finding:
     """Found where a process was refused memory in /dev/shm.
 
-    Or where it is as small as a container's default.
+    It is also found where it is as small as a container's default.
     """
     shared = case.of(NcclChannel, via="SHM")
     went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
@@ -107,7 +107,10 @@ def _refused_file(case: Case) -> Finding | None:
 
 
 def _bus_error(case: Case) -> Finding | None:
-    """A process died of SIGBUS: it touched a mapped page for which no memory was left."""
+    """A process died of SIGBUS.
+
+    It touched a mapped page for which no memory was left.
+    """
     lines: list[Event] = [
         e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))
     ]
@@ -127,7 +130,10 @@ def _unnamed_errors(case: Case) -> list[Event]:
 
 
 def _failed_on_small(case: Case) -> Finding | None:
-    """A job failed in an unnamed system call, or uses shared memory, and there is little of it."""
+    """A job failed where there is little shared memory.
+
+    It failed in an unnamed system call, or uses shared memory.
+    """
     small = _small_sizes(case)
     vague = _unnamed_errors(case)
     shared = case.of(NcclChannel, via="SHM")
@@ -197,8 +203,10 @@ REASONS = (
     "File exists",
     "Operation not permitted",
 )
-"""Other reasons for a refusal than lack of room: the writer has gone, missing rights, the host's
-own memory."""
+"""Other reasons for a refusal than lack of room.
+
+The writer has gone, rights are missing, or the host's own memory is short.
+"""
 
 
 def _on_shm(lines: list[Event]) -> bool:
@@ -302,8 +310,9 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how much /dev/shm grants, then run the same job without NCCL's shared memory
-    transport.
+    """Try how much /dev/shm grants, then run without NCCL's shared memory.
+
+    It is the same job without that transport.
     """
     without = experiment_of(
         "Does the job start when NCCL does not use /dev/shm?",

@@ -163,7 +163,10 @@ def _all_acquitted(case: Case) -> Finding | None:
 
 
 def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
-    """What a witness says; weaker where the timeout had not passed: a rank may be in time."""
+    """What a witness says.
+
+    It is weaker where the timeout had not passed: a rank may be in time.
+    """
     finding = _finding(case, states, suspicion)
     # the group had a shorter timeout than was meant: the rank may have been in time
     if finding.strength == "likely" and unreached_timeout(case)[0]:
@@ -172,8 +175,9 @@ def _finding_of_suspicion(case: Case, states: RankStates, suspicion: Suspicion) 
 
 
 def _late_in_steps(case: Case) -> Finding | None:
-    """Found where one rank comes last to the collectives of most steps of a job that goes on; clear
-    where none does.
+    """A rank that comes last to the collectives of most steps.
+
+    It is found in a job that goes on; clear where none does.
     """
     measured = measured_steps(case)
     if measured is None or rank_states(case).waiting:
@@ -211,7 +215,7 @@ def _late_in_steps(case: Case) -> Finding | None:
 def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that never launched the collective, by the dumps.
 
-    In a cascade of groups: ranks for which others wait and which are in no call themselves.
+    In a cascade of groups they are ranks for which others wait and which are in no call themselves.
     """
     gaps = []
     for event in case.of("flight.missing", "flight.p2p"):
@@ -241,8 +245,9 @@ def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _at_work(case: Case, ranks: list[int]) -> bool:
-    """Whether one of these ranks of a running job did something while it was looked at: it may
-    come.
+    """Whether one of these ranks of a running job did something meanwhile.
+
+    It was looked at then, and may come.
     """
     seen = positions_of_case(case)
     for rank in ranks:
@@ -253,9 +258,9 @@ def _at_work(case: Case, ranks: list[int]) -> bool:
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose GPU has not begun the collective that the GPUs of others are in.
+    """Ranks whose GPU has not begun the collective of the others.
 
-    It still computes.
+    It still computes, while the GPUs of others are in that collective.
     """
     gaps = case.of(FlightStuck)
     if len({gap.data.group for gap in gaps}) > 1:
@@ -291,7 +296,10 @@ def _awaited_ranks(gap: Event) -> list[int]:
 
 
 def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
+    """Ranks missing from a barrier.
+
+    They are told by gloo's monitored barrier or by torch's reconstruction.
+    """
     for report in case.of("gloo.barrier", "c10d.desync"):
         # gloo asks each rank; torch's report is put together from the store afterwards
         asked = report.kind == "gloo.barrier"
@@ -314,10 +322,9 @@ def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _signs_of_life(case: Case, ranks: list[int]) -> list[Event]:
-    """Events that show for each of these ranks that its process was alive in the hang and not
-    waiting itself.
+    """Events that show that these ranks lived in the hang, not waiting.
 
-    Empty where a rank may have been dead, or was in another call that waits for a peer.
+    They are empty where a rank may have been dead, or was in another call that waits for a peer.
     """
     signs = stacks(case)
     # a rank in another call waits for a peer itself
@@ -332,11 +339,11 @@ def _signs_of_life(case: Case, ranks: list[int]) -> list[Event]:
 
 
 def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose stack is in their own code while most ranks are in a collective or timed out in
-    one.
+    """Ranks whose stack is in their own code while most are in a collective.
 
-    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was
-    cancelled.  Of a running job that was looked at it is told from more than that, by `blockages`.
+    The others may also have timed out in one.  Without a timeout the job may be healthy: then it is
+    at most `possible`, and None in a run that was cancelled.  Of a running job that was looked at
+    it is told from more than that, by `blockages`.
     """
     seen = stacks(case)
     gave_up = states.waiting.keys()
@@ -359,8 +366,9 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose watchdog says that the collective was never enqueued there, and that no call is
-    in flight.
+    """Ranks where the collective was never enqueued, by their watchdog.
+
+    It also says that no call is in flight.
     """
     told = [sequence_of(event) for event in states.waiting.values()]
     seqs = [seq for seq in told if seq is not None]
@@ -386,11 +394,9 @@ def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
 def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS.
 
-    Only the communicator of all ranks is compared.
-
-    Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that
-    timed out themselves, as a launch that waits for other work is counted late, and ranks that are
-    seen to wait for the others.
+    Only the communicator of all ranks is compared.  Left out are ranks that launched some between
+    two reports, as busy ranks drift apart, ranks that timed out themselves, as a launch that waits
+    for other work is counted late, and ranks that are seen to wait for the others.
     """
     changes = case.of(RasChange)
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
@@ -517,12 +523,12 @@ def _how_late(strength: Strength, why: Sequence[Event]) -> str:
 
 
 def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
-    """Whether ranks that others wait for are at work, and nothing shows that they are a call
-    behind.
+    """Whether ranks that others wait for are at work, and may come.
 
-    NCCL's RAS counts no sends and receives: of stages of a pipeline that hand on a batch each, two
-    looks may meet the same lines.  A rank that writes a checkpoint again and again is a call behind
-    at each look, and comes each time: whether it hangs, only a longer look can show.
+    Nothing must show that they are a call behind.  NCCL's RAS counts no sends and receives: of
+    stages of a pipeline that hand on a batch each, two looks may meet the same lines.  A rank that
+    writes a checkpoint again and again is a call behind at each look, and comes each time: whether
+    it hangs, only a longer look can show.
     """
     positions = positions_of_case(case)
     if any(positions[rank].moved_bytes for rank in ranks):
@@ -534,7 +540,10 @@ def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
 
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
-    """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
+    """What is found of a job that runs.
+
+    It says what these ranks are at, what the others wait in, and since when.
+    """
     positions = positions_of_case(case)
     late = set(ranks)
     seen = [positions[rank] for rank in ranks]
@@ -659,7 +668,7 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     """The place in the user's own code where one of these ranks stood.
 
-    Empty where no stack shows it.
+    It is empty where no stack shows it.
     """
     late = set(ranks)
     seen = []
@@ -680,7 +689,7 @@ def last_progress(why: list[Event]) -> str:
 def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     """What could be seen of these ranks from outside.
 
-    ``at work 99 % of the time, while rank 0 was 1 %``.
+    It is such as ``at work 99 % of the time, while rank 0 was 1 %``.
     """
     shares = {}
     for event in why:
@@ -719,12 +728,10 @@ Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 
 
 def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
-    """Where no stack could be read.
+    """A few ranks that compute while the others idle, or idle while they spin.
 
-    A few ranks compute while the others idle, or idle while the others spin.
-
-    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the
-    many.
+    It is for ranks whose stack could not be read.  Either side may be the one that waits, as NCCL
+    spins where gloo sleeps; so the few stand against the many.
     """
     odd = outlying_utilization(case)
     # a run that was cancelled or done says nothing of who was late
@@ -739,10 +746,10 @@ def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks of a run of ours whose process lived and never said that it had begun, while others
-    waited at the start.
+    """Ranks of our run that lived and never said that they had begun.
 
-    None where most are missing, as then it is no matter of single ranks.
+    Others waited at the start.  It is None where most are missing, as then it is no matter of
+    single ranks.
     """
     begun = {event.rank for event in case.of(WorkerPhase)} - {None}
     if begun and not states.ended:
@@ -799,7 +806,10 @@ def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
-    """A loop with a visible counter is under way where somebody waits for a collective."""
+    """A loop with a visible counter is under way.
+
+    Somebody waits for a collective meanwhile.
+    """
     running = []
     for event in case.of(StepProgress):
         if rank_of(event) not in states.waiting:
@@ -853,7 +863,10 @@ def _group_of(event: Event) -> str | None:
 
 
 def _calls_differ(states: RankStates) -> bool:
-    """Ranks wait for different collectives: divergence, not slowness."""
+    """Whether ranks wait for different collectives.
+
+    That is divergence, not slowness.
+    """
     calls = set()
     for e in states.waiting.values():
         if op_of(e):
@@ -879,5 +892,8 @@ WITNESSES = (
     _loop_under_way,
     _symptom_alone,
 )
-"""What hints at a rank where no call of it is known; asked after those, in this order."""
+"""What hints at a rank where no call of it is known.
+
+These are asked after those, in this order.
+"""
 REMEDIES = (*_advice(Case(), (), ""), advice_for_loader("", why=""))

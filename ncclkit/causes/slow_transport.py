@@ -43,14 +43,16 @@ explains: tuple[str, ...] = ()
 SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
 DISABLED = "NCCL found peer-to-peer disabled"
 DENIED = ("CNS", "DR")
-"""States of `nvidia-smi topo -p2p` where the chipset or a registry key blocks P2P; with GNS the
-cards have none."""
+"""States of `nvidia-smi topo -p2p` where something blocks P2P.
+
+It is the chipset or a registry key; with GNS the cards have no P2P.
+"""
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a setting turned a path off.
 
-    And ranks of one machine use a slower one.
+    Ranks of one machine then use a slower one.
     """
     slow = _slow_channels(case)
     direct = [event for event in case.of(NcclChannel) if event.data.via == "P2P"]
@@ -136,7 +138,7 @@ ODD = Advice(
 def brakes(case: Case) -> Finding | None:
     """Settings in NCCL's log that leave it less to choose from.
 
-    Fewer algorithms, protocols or transports, which may slow a job.
+    Fewer algorithms, protocols or transports may slow a job.
     """
     lines = {
         name: e for e in case.of(NcclEnv) if limiting(name := str(e.data.name), str(e.data.value))
@@ -169,8 +171,10 @@ def brakes(case: Case) -> Finding | None:
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
-    """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that
-    are missing.
+    """What may keep GPUs of a host from a fast path.
+
+    It is settings that turn a path off, pairs that may not copy directly, or PCIe lanes that are
+    missing.
     """
     for name in SWITCHES:
         fact = host.fact(f"env.{name}")
@@ -195,8 +199,9 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _denied_pairs(host: HostFacts) -> Iterator[Risk]:
-    """GPUs between which the driver allows no direct copies although cards or NVLink
-    support them.
+    """GPUs between which the driver allows no direct copies.
+
+    Cards or NVLink support them.
     """
     linked = host.value("gpu.topology") or {}
     for name in ("gpu.p2p.read", "gpu.p2p.write"):
@@ -231,8 +236,9 @@ def _denied_pairs(host: HostFacts) -> Iterator[Risk]:
 
 
 def _inside_machine(case: Case, channels: list[Event]) -> list[Event]:
-    """Channels with both ends on what NCCL takes for one machine, by the INIT lines of
-    their ranks.
+    """Channels with both ends on what NCCL takes for one machine.
+
+    The INIT lines of their ranks tell it.
     """
     machines = _machines_of_ranks(case)
     inner_pairs = []
@@ -244,10 +250,10 @@ def _inside_machine(case: Case, channels: list[Event]) -> list[Event]:
 
 
 def _machines_of_ranks(case: Case) -> dict[int | None, str]:
-    """The machine of each rank, as NCCL sees it; only of ranks that stand on one alone.
+    """The machine of each rank, as NCCL sees it.
 
-    A group with a communicator of its own numbers its ranks anew and names no parent: the rank 0
-    of eight groups across hosts stands on as many hosts.
+    Only ranks count that stand on one alone.  A group with a communicator of its own numbers its
+    ranks anew and names no parent: the rank 0 of eight groups across hosts stands on as many hosts.
     """
     machine_of = as_nccl_sees(case)
     machines: dict[int | None, set[str]] = {}
@@ -336,7 +342,7 @@ def _advice(*variables: str) -> Advice:
 def experiment(case: Case) -> Experiment:
     """Run the same job without the settings that are set.
 
-    Or without any of them where none is known.
+    Where none is known, it runs without any of them.
     """
     off = []
     for name in SWITCHES:

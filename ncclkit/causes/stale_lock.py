@@ -67,7 +67,7 @@ HOUR = 3600
 def diagnose(case: Case) -> Finding:
     """Found where a rank's stack waits for the lock, or a file is left.
 
-    A lock file in the cache of a host.
+    That is a lock file in the cache of a host.
     """
     missing = (
         "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or"
@@ -97,7 +97,10 @@ def _waits(case: Case) -> list[Event]:
 
 
 def _owner_at_work(case: Case) -> Finding | None:
-    """A rank waits for the lock while another one compiles and holds it: nothing is stale."""
+    """A rank waits for the lock while another one compiles and holds it.
+
+    Then nothing is stale.
+    """
     compiles = []
     for event in _lines_with_frames(case):
         # only the rank that holds the lock runs these functions
@@ -157,7 +160,10 @@ def _waits_for_lock(case: Case) -> Finding | None:
 
 
 def _place_of_load(wait: Event) -> str:
-    """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
+    """`` (file:line)`` of the user's code that loads the extension.
+
+    It is "" where that is unknown.
+    """
     # the program's own line tells which extension it is
     frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
     if frame and is_own(frame):

@@ -153,7 +153,10 @@ def _strength_of_refusal(case: Case, lines: list[Event], host: str) -> Strength:
 
 
 def _met_before(case: Case, first: Event) -> list[Event]:
-    """Timeouts of collectives above this line of its log: the ranks had met by then."""
+    """Timeouts of collectives above this line of its log.
+
+    The ranks had met by then.
+    """
     met = []
     for timeout in case.of(C10dTimeout):
         if timeout.path == first.path and timeout.line < first.line:
@@ -162,7 +165,10 @@ def _met_before(case: Case, first: Event) -> list[Event]:
 
 
 def _all_met(case: Case) -> Finding:
-    """No client failed to connect: cleared by what comes after the store."""
+    """No client failed to connect.
+
+    It is cleared by what comes after the store.
+    """
     went_well: list[Evidence] = [
         *case.of(
             "nccl.init",
@@ -197,8 +203,9 @@ def _refused_connections(case: Case) -> list[Event]:
 
 
 def _foreign_network(case: Case, address: str, asking: str) -> str:
-    """Says that the address is in a network to which the asking host has no interface; "" where
-    that is not known.
+    """Says that the address is in a foreign network.
+
+    The asking host has no interface to it; "" where that is not known.
     """
     held = holders(case, address)
     known = subnets(case)
@@ -218,8 +225,10 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
 
 
 def _other_endpoint(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
-    """Advice to use the first host's address in the network that joins all hosts, or another port
-    of that address.
+    """Advice to use another endpoint.
+
+    It is the first host's address in the network that joins all hosts, or another port of that
+    address.
     """
     # only an address that all hosts reach by their facts is worth naming
     joined = shared_network(case)
@@ -282,7 +291,7 @@ def _not_ours(case: Case) -> Finding | None:
 def _no_family(case: Case) -> Finding | None:
     """An exception says that the host has no such family of addresses.
 
-    Of a warning, torch goes on with IPv4.
+    After a warning torch goes on with IPv4.
     """
     lines = matching(case.of("python.exception", "cpp.exception"), "Address family not supported")
     if not lines:

@@ -1,10 +1,8 @@
 """What a reader wants in five seconds, as data.
 
-The banner of a report, the terminal and ``--json`` show the same.
-
-`summarize` says what is wrong and how sure that is, who is at fault, which line decides, what to do
-first, which job it is, what was judged and what was missing, and which command gives the same
-answer again.
+The banner of a report, the terminal and ``--json`` show the same.  `summarize` says what is wrong
+and how sure that is, who is at fault, which line decides, what to do first, which job it is, what
+was judged and what was missing, and which command gives the same answer again.
 """
 
 from __future__ import annotations
@@ -42,7 +40,10 @@ from ncclkit.evidence.files import UNREAD
 from ncclkit.evidence.logs import SLURM_JOB
 
 LINES = 4
-"""Lines of one piece of evidence that are quoted; of a longer one those that name the culprit."""
+"""Lines of one piece of evidence that are quoted.
+
+Of a longer one it is those that name the culprit.
+"""
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 STILL_AT_WORK = (
@@ -203,7 +204,7 @@ class Summary:
     def rows(self) -> list[tuple[str, str]]:
         """The job, and what was judged, as the table of a banner.
 
-        Name and text of each row that is not empty.
+        It is name and text of each row that is not empty.
         """
         lines = ""
         if self.ranks and self.files:
@@ -229,7 +230,7 @@ class Summary:
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """The summary of a case that `diagnosis` judged.
 
-    reproduce: the command that led here; without it, the one that judges the same inputs.
+    `reproduce` is the command that led here; without it, it is the one that judges the same inputs.
     """
     scope = last_run_of(case)
     base = _base_folder(case)
@@ -319,7 +320,7 @@ def _cited_line(piece: Evidence, base: str) -> CitedLine:
 def _deciding_line(finding: Finding, base: str) -> CitedLine:
     """The line that decides, the culprit's own where there is one.
 
-    Of many lines the first, and those that name it.
+    Of many lines it is the first, and those that name it.
     """
     ranks = finding.culprits.get("ranks", ())
     if not ranks:
@@ -509,7 +510,10 @@ def _missing_evidence(
 
 
 def _earlier_attempts(case: Case, scope: Case) -> list[str]:
-    """Up to which line a log is about an earlier job or attempt, which is not judged."""
+    """Up to which line a log is about an earlier job or attempt.
+
+    That part is not judged.
+    """
     # by identity: equal lines of two attempts are two events
     kept = {id(event) for event in scope.events}
     last = dict[str, Event]()
@@ -524,8 +528,9 @@ def _earlier_attempts(case: Case, scope: Case) -> list[str]:
 
 
 def _lacking_evidence(case: Case, diagnosis: Diagnosis) -> str:
-    """The evidence that most causes which were not evaluated ask for, and that the case does not
-    hold.
+    """The evidence that most unjudged causes ask for.
+
+    The case does not hold it.
     """
     missing: list[str] = []
     for finding in diagnosis.unknown:
@@ -601,7 +606,7 @@ def _next_evidence(
 def _paths_of_command(again: str, case: Case) -> str:
     """What a command that judges the case again names, quoted.
 
-    Nothing where that is the case's own folder: whoever reads the page of it has seen it.
+    It is nothing where that is the case's own folder: whoever reads the page of it has seen it.
     """
     paths = again.removeprefix("ncclkit diagnose ")
     if case.path is not None and paths == shlex.quote(str(case.path)):
@@ -612,7 +617,7 @@ def _paths_of_command(again: str, case: Case) -> str:
 def _command_to_reproduce(case: Case) -> str:
     """``ncclkit diagnose`` with what was read.
 
-    The logs as they were named, the case folder, or the inputs' folder.
+    That is the logs as they were named, the case folder, or the inputs' folder.
     """
     logs = str(case.about.get("logs") or "")
     # what was pasted has no path that could be read again

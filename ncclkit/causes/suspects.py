@@ -1,8 +1,7 @@
 """The findings that the differential makes.
 
-A suspect with its reason, its count, and the look that decides.
-
-None of them is more than ``possible``: they say what such a text usually turns out to be.
+Each is a suspect with its reason, its count, and the look that decides.  None of them is more than
+``possible``: they say what such a text usually turns out to be.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ def suspect_finding(
 ) -> Finding:
     """One suspect as a finding.
 
-    What a rule says of it stays, with the look before its advice.
-
-    signs: the lines that say failure or complaint.
+    What a rule says of it stays, with the look before its advice.  `signs` are the lines that say
+    failure or complaint.
     """
     look = look_advice(suspect.look)
     # a rule has read the very lines: it says more than a count
@@ -53,7 +51,7 @@ def suspect_finding(
 def look_advice(look: Look) -> Advice:
     """The look that decides, as the first thing to do.
 
-    Now, and at the next run.
+    It is to be done now, and at the next run.
     """
     next_time = ""
     if look.next_time:
@@ -68,7 +66,10 @@ def look_advice(look: Look) -> Advice:
 
 
 def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
-    """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
+    """The sentence on a suspect that no rule decides.
+
+    It is ``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``
+    """
     say = f'{SAYS}; a usual suspect is "{title}"'
     if like:
         say = f'{SAYS}, but it resembles "{title}" (like: {like})'
@@ -90,9 +91,9 @@ def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like
 def _heaviest_lines(
     cause: str, suspects: Differential, text: Text, signs: Sequence[Event]
 ) -> tuple[list[Evidence], str]:
-    """The lines that weigh most for a cause, and the known failure they are like.
+    """The lines that weigh most for a cause, and the failure they are like.
 
-    Else the line of the symptom.
+    Where there are none it is the line of the symptom.
     """
     if text.shares.get(cause, 0.0) < LEAST and suspects.seen:
         return [suspects.seen[0].line], ""

@@ -1,4 +1,7 @@
-"""Whether suspects are named: only where a line says failure or complaint, and no rule is sure."""
+"""Whether suspects are named.
+
+They are only where a line says failure or complaint, and no rule is sure.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,10 @@ PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLoc
 def names_with_suspects(
     findings: list[Finding], verdicts: Sequence[Finding], case: Case
 ) -> tuple[list[Finding], Differential | None]:
-    """The findings; where something failed and none is more than possible, also the usual suspects,
-    in one order.
+    """The findings, with the usual suspects where none is sure.
 
-    Without a line that says failure or complaint nothing is said: a table or a command line
-    resembles much.
+    Something must have failed and no finding be more than possible; all come in one order.  Without
+    a line that says failure or complaint nothing is said: a table or a command line resembles much.
     """
     against = trouble(case)
     lines = resemblance.abnormal(case)
@@ -70,8 +72,9 @@ def went_well(case: Case) -> bool:
 def _names_suspects(
     case: Case, text: resemblance.Text, against: Trouble, suspects: Differential
 ) -> bool:
-    """Whether a text says clearly enough that a job failed, by its symptom or by what
-    it resembles.
+    """Whether a text says clearly enough that a job failed.
+
+    It does so by its symptom or by what it resembles.
     """
     # a benchmark that missed its target did not fail
     if all(is_short_of_target(line.text) for line in against.lines):
@@ -90,7 +93,10 @@ def _names_suspects(
 
 
 def _least_share(case: Case, against: Trouble) -> float:
-    """The share of the resemblance that the best cause must have: the less was said, the more."""
+    """The share of the resemblance that the best cause must have.
+
+    The less was said, the more it must be.
+    """
     if not resemblance.is_topic(case):
         return resemblance.SURE
     if resemblance.comparable([*against.errors, *against.failures]):
@@ -101,8 +107,9 @@ def _least_share(case: Case, against: Trouble) -> float:
 
 
 def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
-    """An exception is merely a possible cause where all lines together clearly resemble another
-    one.
+    """A finding by an exception, merely possible where it is a messenger.
+
+    It is one where all lines together clearly resemble another cause.
     """
     raised = [
         piece

@@ -61,7 +61,7 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 def diagnose(case: Case) -> Finding:
     """Found where a short timeout expired, or ranks were still compiling.
 
-    A timeout well below the default; and no rank died.
+    The timeout is well below the default, and no rank died.
     """
     went_well = [*rank_states(case).ended.values(), *case.of(NcclDestroy)]
     return first_finding(
@@ -103,7 +103,10 @@ def _better_reasons(case: Case) -> list[Event]:
 
 
 def _explained_otherwise(case: Case) -> Finding | None:
-    """Something shows which rank was missing or which calls differed: time was not the matter."""
+    """Whether something shows that time was not the matter.
+
+    It shows which rank was missing or which calls differed.
+    """
     if not _better_reasons(case):
         return None
     went_well = [
@@ -115,8 +118,10 @@ def _explained_otherwise(case: Case) -> Finding | None:
 
 
 WATCHDOG_MS = 100
-"""How often PyTorch's watchdog looks: with a shorter timeout whatever it sees at work has timed
-out."""
+"""How often PyTorch's watchdog looks.
+
+With a shorter timeout whatever it sees at work has timed out.
+"""
 
 
 def _instant_timeout(case: Case) -> Finding | None:
@@ -175,7 +180,10 @@ def _own_deadline(case: Case) -> Finding | None:
 
 
 def _compiling_ranks(case: Case) -> Finding | None:
-    """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
+    """The ranks compiled kernels at different speeds, and one timed out.
+
+    They may also have tuned them; it was the first of them that timed out.
+    """
     phase = startup_phase(case, "compile")
     waits = in_order(rank_states(case).waiting.values())
     if phase is None:
@@ -190,7 +198,10 @@ def _compiling_ranks(case: Case) -> Finding | None:
 
 
 def _idle_server(case: Case) -> Finding | None:
-    """A server had nothing to do, and its workers timed out waiting for the next request."""
+    """A server had nothing to do.
+
+    Its workers timed out waiting for the next request.
+    """
     phase = idle_service(case)
     waits = in_order(rank_states(case).waiting.values())
     if phase is None:
@@ -221,7 +232,10 @@ PING = Advice(
 
 
 def _unreached_setting(case: Case) -> Finding | None:
-    """A longer timeout was set elsewhere, and the group that timed out did not get it."""
+    """A longer timeout was set elsewhere.
+
+    The group that timed out did not get it.
+    """
     # a new group takes the backend's default and not its parent's timeout
     short, raised = unreached_timeout(case)
     if not short:
@@ -302,8 +316,9 @@ def _short_timeout(case: Case) -> Finding | None:
 
 
 def _default_timeout(case: Case) -> Finding | None:
-    """A timeout at the default, where the log does not show whether the collective would have
-    completed.
+    """A timeout at the default.
+
+    The log does not show whether the collective would have completed.
     """
     lines = []
     for event in in_order(rank_states(case).waiting.values()):

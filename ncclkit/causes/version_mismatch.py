@@ -70,8 +70,10 @@ UNFIT = re.compile(
     r"|compiled with different CUDA (?:major )?versions|mismatches the version that was used to"
     r" compile PyTorch"
 )
-"""Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not
-fit together."""
+"""Messages about libraries or interpreters that do not fit together.
+
+They are those of the dynamic loader, Ray and torchvision.
+"""
 BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")
 """Rank and version of each of the two ranks in NCCL's warning."""
 WHEEL = "-packages/nvidia/nccl/"
@@ -302,7 +304,10 @@ def _one_host() -> Experiment:
 
 
 def _different_libraries(case: Case) -> Finding | None:
-    """Hosts whose ranks would load different versions; the minority is named first."""
+    """Hosts whose ranks would load different versions.
+
+    The minority is named first.
+    """
     # NCCL first: it is what refuses
     for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
         having: dict[str, list[Fact]] = {}

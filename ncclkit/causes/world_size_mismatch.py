@@ -144,10 +144,10 @@ def _bootstrap_mismatch(case: Case) -> Finding | None:
 
 
 def _other_sizes(case: Case) -> list[Event]:
-    """INIT lines with another number of ranks than was started, or than most lines of their
-    communicator.
+    """INIT lines with another number of ranks than was started.
 
-    Empty where there is no majority.
+    It may also be another one than in most lines of their communicator.  They are empty where there
+    is no majority.
     """
     # before 2.16 NCCL names no communicator, and sub-groups have other sizes rightly
     starts = []
@@ -252,8 +252,9 @@ def _unset_variable(case: Case) -> Finding | None:
 
 
 def _told_by_program(case: Case) -> Finding | None:
-    """The program reports that the number of ranks does not fit its settings, or that its rank is
-    not set.
+    """The program reports that ranks do not fit.
+
+    Their number does not fit its settings, or its rank is not set.
     """
     lines = []
     for event in case.of(PythonException):
@@ -302,9 +303,9 @@ def _differing_sizes(case: Case) -> Finding | None:
 
 
 def _roster_mismatch(case: Case) -> Finding | None:
-    """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes;
-    none has met another.
+    """Ranks that announce themselves in a way that does not fit.
 
+    They do so twice, beyond the job, or as members of jobs of other sizes; none has met another.
     Ranks that launchers start again announce themselves again.
     """
     announced = case.of(JobMember)
@@ -388,7 +389,10 @@ def _worker_plans(case: Case) -> list[Event]:
 
 
 def _never_started(case: Case) -> Finding | None:
-    """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
+    """Fewer INIT START lines than ranks, none of them complete.
+
+    A rank must have timed out waiting.
+    """
     inits = []
     for e in case.of(NcclInit):
         if not e.data.parent:

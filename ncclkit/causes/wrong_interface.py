@@ -169,7 +169,10 @@ def _announced_address(case: Case) -> Finding | None:
 
 
 def _taken_address(case: Case) -> Finding | None:
-    """NCCL uses an address that, by the facts, several hosts have or no other can reach."""
+    """NCCL uses an address that others cannot use.
+
+    By the facts several hosts have it or no other can reach it.
+    """
     refused = _refused_connections(case)
     done = bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
@@ -305,7 +308,10 @@ def _unreachable_address(case: Case) -> Finding | None:
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """By a connection test NCCL would announce no address, or one that cannot be reached."""
+    """By a connection test NCCL would announce no good address.
+
+    It is none, or one that cannot be reached.
+    """
     bad = _tested.paths(case, _is_unusable)
     if not bad:
         return None
@@ -352,7 +358,10 @@ def _interface_in_words(link: NetworkPath) -> str:
 
 
 def _is_unusable(link: NetworkPath) -> bool:
-    """Whether others cannot use the interface that NCCL found, and another works or it has none."""
+    """Whether others cannot use the interface that NCCL found.
+
+    Another one must work, or there is none.
+    """
     return (
         bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
     )
@@ -419,7 +428,7 @@ def _failed_connection(case: Case) -> Finding | None:
 def _interface_names(event: Event) -> list[str]:
     """The interfaces of one line; before 2.10 NCCL listed several.
 
-    ``Using [0]eth0:… [1]veth1:…``.
+    The line is such as ``Using [0]eth0:… [1]veth1:…``.
     """
     return [str(event.data.interface or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
 
@@ -429,7 +438,10 @@ def _is_virtual(event: Event) -> bool:
 
 
 def _different_subnets(used: list[Event]) -> list[Event]:
-    """One event per host where the IPv4 addresses of the hosts differ in their first 16 bits."""
+    """One event per host where the IPv4 addresses of the hosts differ.
+
+    They differ in their first 16 bits.
+    """
     first: dict[str, Event] = {}
     for event in used:
         if event.host and event.data.address:
@@ -487,9 +499,9 @@ def _advice(name: str) -> Advice:
 
 
 def _for_gloo(name: str, asked: bool) -> Advice:
-    """gloo took this interface.
+    """Advice where gloo took this interface.
 
-    Because GLOO_SOCKET_IFNAME names it (`asked`), or as the own name resolves to it.
+    It did so because GLOO_SOCKET_IFNAME names it (`asked`), or as the own name resolves to it.
     """
     if asked:
         return Advice(
@@ -538,7 +550,7 @@ def _give_address(host: str) -> Advice:
 def experiment(case: Case) -> Experiment:
     """Run the same job with the interface that joins the nodes.
 
-    Where none is known, without the virtual ones.
+    Where none is known, run without the virtual ones.
     """
     if name := common_interface(case):
         advice = _name_interface(name)

@@ -1,9 +1,10 @@
-"""For each cause the one look that tells it from its rivals, at the lowest cost.
+"""For each cause the cheapest look that tells it from its rivals.
 
 In: the name of a cause.  Out: its `Look`, a question that a person answers with yes, no, or cannot
 tell: from memory, by one command on a host of the job, or by reading one file.  ``now`` works when
 the job is dead; ``next_time`` is a line for the job script that has the answer at hand after the
 next run.
+
 Begin with `cause_looks`; `broad` has the questions that split many causes at once.
 """
 
@@ -33,7 +34,7 @@ def cause_looks() -> Mapping[str, Look]:
 def all_questions() -> Mapping[str, Look]:
     """Everything that may be asked, by name.
 
-    The broad questions, and the look of each cause.
+    It is the broad questions, and the look of each cause.
     """
     broad_ones = {look.cause: look for look in broad.LOOKS}
     return {**broad_ones, **cause_looks()}

@@ -1,4 +1,7 @@
-"""Looks for the GPUs: memory, other users, clocks, faults, driver, links between them."""
+"""Looks for the GPUs.
+
+They ask for memory, other users, clocks, faults, driver, and links between them.
+"""
 
 from __future__ import annotations
 

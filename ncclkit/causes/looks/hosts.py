@@ -1,4 +1,7 @@
-"""Looks for a host: memory, limits, /dev/shm, storage, clocks, cores, who ended a process."""
+"""Looks for a host.
+
+They ask for memory, limits, /dev/shm, storage, clocks, cores, and who ended a process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Looks for the network: interfaces, names, ports, the store, InfiniBand and RoCE, plugins."""
+"""Looks for the network.
+
+They ask for interfaces, names, ports, the store, InfiniBand and RoCE, and plugins.
+"""
 
 from __future__ import annotations
 

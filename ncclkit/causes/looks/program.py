@@ -1,5 +1,7 @@
-"""Looks for the program: which rank calls what, in which order, how long, and who"
-" failed first."""
+"""Looks for the program.
+
+They ask which rank calls what, in which order, how long, and who failed first.
+"""
 
 from __future__ import annotations
 

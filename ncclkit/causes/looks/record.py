@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 USUAL, RARE = 0.9, 0.03
-"""How often the answer is yes where it is the cause, and where it is another one."""
+"""How often the answer is yes.
+
+The first is for a cause that it is, the second for another one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,10 @@ class Look:
     """One question, how to answer it, and what each answer means."""
 
     cause: str
-    """The cause that it tells from others, for which a yes speaks; of a broad question its name."""
+    """The cause that it tells from others, for which a yes speaks.
+
+    Of a broad question it is its name.
+    """
     question: str
     """Answered by yes or no, in the words of somebody who does not know the cause."""
     now: str

@@ -1,4 +1,7 @@
-"""Looks for the software: versions, defects of NCCL or a framework, variables, containers."""
+"""Looks for the software.
+
+They ask for versions, defects of NCCL or a framework, variables, and containers.
+"""
 
 from __future__ import annotations
 

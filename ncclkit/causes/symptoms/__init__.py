@@ -4,6 +4,7 @@ In: the lines of a case.  Out: the symptoms that they show, each with its usual 
 proves a cause, and `ncclkit.causes.differential` orders the suspects by what settled cases turned
 out to be.  One symptom per module: its docstring is the page, ``WORDS`` finds it in lines, and
 ``SUSPECTS`` are its causes, each with the reason in one clause.
+
 Begin with `symptoms_in`.
 """
 
