@@ -1,6 +1,6 @@
 """What an experiment repeats.
 
-The last run that ncclkit started in a case, or the variables of another job.
+It is the last run that ncclkit started in a case, or a test with the variables of another job.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from ncclkit.live import connect, probe
 from ncclkit.live.launch import launchers
 
 MOST = 64 << 20
-"""Bytes of the records of a run that are taken over; they say how long it took and what went wrong
-first."""
+"""Bytes of the records of a run that are taken over.
+
+They say how long it took and what went wrong first.
+"""
 
 
 def last(case: Case, python: str | None = None) -> Run | None:
     """The last run in this case, ready to be run again.
 
-    Of the lab or the live test; None where there is none.
-
-    python: another training interpreter than it had.
+    It is one of the lab or the live test; None where there is none.  `python` is another training
+    interpreter than it had.
     """
     for folder in reversed(case.runs()):
         plan = storage.read_json(folder / "plan.json", {})
@@ -49,10 +50,8 @@ def last(case: Case, python: str | None = None) -> Run | None:
 def take_over(case: Case, source: Case) -> None:
     """Copy into `case` what is needed to repeat the last run of `source`.
 
-    `source` is only read.
-
-    Somebody may have mailed it, so nothing of it says what is executed: the interpreter is ours,
-    the job is one of ours, and variables that name a file are left out.
+    `source` is only read.  Somebody may have mailed it, so nothing of it says what is executed: the
+    interpreter is ours, the job is one of ours, and variables that name a file are left out.
     """
     for folder in reversed(source.runs()):
         plan = storage.read_json(folder / "plan.json", {})
@@ -113,9 +112,9 @@ def nccl_variables(case: Case) -> dict[str, str]:
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
-    """Whether a finding is about this machine or allocation; None where no evidence says.
+    """Whether a finding is about this machine or allocation.
 
-    run: the last run of the case that was ours.
+    It is None where no evidence says.  `run` is the last run of the case that was ours.
     """
     if run and (run.plan.network or launchers.node_count() > 1):
         return True
@@ -136,10 +135,8 @@ def needs(
 ) -> dict[str, Any]:
     """What the job needs of each machine for these causes.
 
-    Resource → amount that the agent shall try, and ``hosts``.
-
-    run: the last run of the case that was ours; job: what the evidence says of any other
-    (`evidence.job`).
+    It is resource → amount that the agent shall try, and ``hosts``.  `run` is the last run of the
+    case that was ours; `job` is what the evidence says of any other (`core.summary.job`).
     """
     gpus = case.fact("gpu.count")
     ranks = max(
@@ -175,8 +172,9 @@ def needs(
 
 
 def _memory(case: Case, ranks: int) -> int:
-    """Bytes that this many ranks of one host take to start, and their data by what the user named
-    of it.
+    """Bytes that so many ranks of one host take, with their data.
+
+    They take some to start, and their data what the user named of it.
     """
     workers, prefetch, dataset, batch = (
         case.fact(f"job.{name}") or 0 for name in ("workers", "prefetch", "dataset", "batch")

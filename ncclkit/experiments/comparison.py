@@ -1,6 +1,6 @@
 """The comparison of two runs of the same small job.
 
-What they say of each suspected cause.  Starts nothing.
+It says what they show of each suspected cause, and starts nothing.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Arm:
 
     @property
     def succeeded(self) -> bool:
-        """The run succeeded, and what was measured is right."""
+        """Whether the run succeeded, and what was measured is right."""
         return self.run.reason == "done" and not any(m.wrong for m in self.run.measurements)
 
 
 def comparable(baseline: Arm, finding: Finding) -> bool:
     """Whether a live test may stand in for the job.
 
-    Only where it fails as the job did.
+    It may only where it fails as the job did.
     """
     causes = set()
     for f in baseline.diagnosis.findings:
@@ -71,7 +71,7 @@ def comparable(baseline: Arm, finding: Finding) -> bool:
 def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
     """One of `MOVES` for each cause of a check that starts no rank.
 
-    `seen`: cause → ``found`` or ``clear``.
+    `seen` is cause → ``found`` or ``clear``.
     """
     fits = {True: "supported", False: "refuted"}
     asked = experiment.expects.items()
@@ -87,10 +87,8 @@ def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dic
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     """Cause → ``found`` where a host refused what the job needs.
 
-    ``clear`` where all hosts granted it.
-
-    hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was
-    refused elsewhere.
+    It is ``clear`` where all hosts granted it.  `hosts` is how many were asked; what was not
+    settled somewhere is not in the answer, unless it was refused elsewhere.
     """
     tried = [grant(event) for event in events]
     seen = {}
@@ -111,11 +109,9 @@ def apply_caution(
 ) -> dict[str, str]:
     """What a check of resources says of each suspect.
 
-    Here: whether the job ran where it was made, None: nobody knows.
-
-    Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit
-    only if it is the only one and a line of the job names it; and what is granted now does not
-    disprove what the job met then.
+    `here`: the job ran where the check was made; None where nobody knows.  Many limits that are too
+    low are never hit.  So where a job failed, a refusal proves a limit only if it is the only one
+    and a line of the job names it; and what is granted now does not disprove what the job met then.
     """
     lines = set()
     for f in verdict.findings:
@@ -159,7 +155,10 @@ def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
 
 
 def _gain(before: Run, after: Run) -> float:
-    """Best bus bandwidth after / before, of what both measured; 1 where nothing was."""
+    """Best bus bandwidth after / before, of what both measured.
+
+    It is 1 where nothing was measured.
+    """
     best = []
     for run in (before, after):
         best.append(max((m.busbw or 0.0 for m in run.measurements), default=0.0))
@@ -247,7 +246,7 @@ def conclusion(
 ) -> str:
     """The conclusion of an experiment in words.
 
-    `summary`: what a check saw, in its own words.
+    `summary` is what a check saw, in its own words.
     """
     if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"

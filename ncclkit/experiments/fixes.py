@@ -1,11 +1,10 @@
-"""The closed loop: an experiment that separates the suspects, then the fix, both on the same small
-job.
+"""The closed loop: an experiment that separates the suspects, then the fix.
 
-`check` and `fix` run the last run of the case again (a run of the lab or the live test) with one
-thing changed.  A job that ncclkit did not start cannot be run again: a live test with its variables
-stands in for it.  If that does not fail in the same way, nothing follows, and the answer says so.
-Checks that start no rank test the connections between the hosts of the last run, or the resources
-that a machine grants.
+Both are made on the same small job.  `check` and `fix` run the last run of the case again (a run of
+the lab or the live test) with one thing changed.  A job that ncclkit did not start cannot be run
+again: a live test with its variables stands in for it.  If that does not fail in the same way,
+nothing follows, and the answer says so.  Checks that start no rank test the connections between the
+hosts of the last run, or the resources that a machine grants.
 """
 
 from __future__ import annotations
@@ -43,7 +42,10 @@ ROUNDS = 3
 STAND_IN = 1 << 20
 """Largest message of the live test that stands in for a job, in bytes."""
 TRYING = 200.0
-"""Seconds for all that is tried of a machine's limits; each thing has a deadline of its own."""
+"""Seconds for all that is tried of a machine's limits.
+
+Each thing has a deadline of its own.
+"""
 
 
 def _ignore(record: object) -> None:
@@ -60,9 +62,9 @@ async def check(
 ) -> ExperimentRecord:
     """Run the experiment of one finding, and change the verdicts by what it shows.
 
-    cause: whose experiment (default: the one that separates most of the suspects); python: the
-    training interpreter; deadline: seconds for each run.  Raises NcclkitError in one sentence where
-    there is nothing to ask.
+    `cause` is whose experiment (default: the one that separates most of the suspects); `python` the
+    training interpreter; `deadline` the seconds for each run.  Raises NcclkitError in one sentence
+    where there is nothing to ask.
     """
     verdict = diagnose(case)
     finding = _finding_to_check(case, verdict, cause)
@@ -103,10 +105,9 @@ async def fix(
 ) -> ExperimentRecord:
     """Apply the advice on one finding to the same small job.
 
-    Default: the first. Record whether it works then.
-
-    A job of the lab gets the cause that was *found*, and does right what it does wrong for that
-    cause; so a wrong diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
+    The default is the first finding; whether the job works then is recorded.  A job of the lab gets
+    the cause that was *found*, and does right what it does wrong for that cause; so a wrong
+    diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
     """
     verdict = diagnose(case)
     finding = _fixable(case, verdict, cause)
@@ -157,13 +158,12 @@ def _is_found_in(verdict: Diagnosis, cause: str) -> bool:
 async def close(
     case: Case, on_experiment: OnExperiment = _ignore, **choices: Any
 ) -> tuple[ExperimentRecord, ...]:
-    """Make experiments until the first cause is proven or none is left, then fix it.
+    """Make experiments until the first cause is proven, then fix it.
 
-    `choices` as of `check`.
-
-    A fix that does not help is a repetition with everything recorded: what that proves is checked
-    and fixed next. on_experiment: called with each record when it is done.  Where an experiment
-    cannot be made (NcclkitError), those before it are kept.
+    They end, too, where none is left.  `choices` are as of `check`.  A fix that does not help is a
+    repetition with everything recorded: what that proves is checked and fixed next.
+    `on_experiment` is called with each record when it is done.  Where an experiment cannot be made
+    (NcclkitError), those before it are kept.
     """
     made: list[ExperimentRecord] = []
     tried: set[str] = set()
@@ -223,7 +223,10 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
 
 def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
-    """Findings whose experiment was not made yet, and can be made on the last run."""
+    """Findings whose experiment was not made yet.
+
+    It can be made on the last run.
+    """
     done = _done(case)
     run = baseline.last(case)
     open_findings = []
@@ -250,7 +253,10 @@ def _done(case: Case) -> set[str]:
 
 
 def _about(case: Case) -> str:
-    """Name of the run that an experiment would repeat, "" where a live test would stand in."""
+    """Name of the run that an experiment would repeat.
+
+    It is "" where a live test would stand in.
+    """
     run = baseline.last(case)
     if run:
         return run.name
@@ -278,7 +284,7 @@ def _named(verdict: Diagnosis, cause: str) -> Finding:
 def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     """The finding whose advice is to be applied, where a machine can do that.
 
-    Before anything is started in vain.
+    It is told before anything is started in vain.
     """
     finding = _named(verdict, cause)
     run = baseline.last(case)
@@ -313,7 +319,7 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 def _why_not_here(finding: Finding, run: Run | None) -> str:
     """Why a small job here cannot show the cause; empty where it may.
 
-    run: the run of ours that would be repeated; it ran here once, and can again.
+    `run` is the run of ours that would be repeated; it ran here once, and can again.
     """
     elsewhere = launchers.node_count() > 1
     if run or elsewhere or finding.cause not in ONLY_ON_GPUS or NVIDIA_DRIVER.exists():
@@ -327,7 +333,7 @@ def _why_not_here(finding: Finding, run: Run | None) -> str:
 def unable(case: Case, cause: str = "") -> tuple[str, str]:
     """Why a cause's experiment and fix cannot be made; empty where they can.
 
-    Of a judged case.
+    The case must have been judged.
     """
     found = tuple(one for one in case.findings if one.verdict == "found")
     unknown = tuple(one for one in case.findings if one.verdict == "unknown")
@@ -380,7 +386,7 @@ async def _before(
 ) -> tuple[Arm, str]:
     """The run that is run again, with its name in the case.
 
-    Or a live test in its place, without one.
+    Without one it is a live test in its place.
     """
     run = baseline.last(case, python)
     if run:
@@ -396,7 +402,7 @@ async def _again(
 ) -> Arm:
     """Run a plan with one thing changed.
 
-    Name: of the run of the case that is run again, "" where it was made here.
+    `name` is that of the run of the case that is run again, "" where it was made here.
     """
     plan = changed(plan, change)
     if name:  # recorded perhaps on a machine with more GPUs
@@ -452,8 +458,9 @@ def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
 def _kept(
     case: Case, run_case: Case, started: float, kind: Kind, finding: Finding, **known: Any
 ) -> ExperimentRecord:
-    """Keep the record of what `run_case` got since `started`, as an event that the diagnosis of
-    `case` weighs.
+    """Keep the record of what `run_case` got since `started`.
+
+    It is kept as an event that the diagnosis of `case` weighs.
     """
     assert run_case.path is not None  # `_run_case` made it
     folder = run_case.path.parent
@@ -500,7 +507,7 @@ class CheckInput:
 async def connections(asked: CheckInput) -> CheckResult:
     """Test the connections between the hosts of the last run.
 
-    And judge the result by itself.
+    The result is judged by itself.
     """
     await simulated_hosts.again(asked.case, asked.run_case)
     verdict = diagnose(asked.run_case)
@@ -516,9 +523,9 @@ async def connections(asked: CheckInput) -> CheckResult:
 
 
 async def resources(asked: CheckInput) -> CheckResult:
-    """Try what this machine, or each node of the allocation, grants of the job's needs.
+    """Try what this machine, or each node, grants of the job's needs.
 
-    All is given back at once.
+    The nodes are those of the allocation.  All is given back at once.
     """
     case = asked.case
     cause = asked.finding.cause
@@ -576,10 +583,9 @@ RANKLESS: dict[str, Callable[[CheckInput], Awaitable[CheckResult]]] = {
 def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
     """The first advice that a machine can follow and that changes the job.
 
-    Variables that only add logging do not.
-
-    A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it
-    needs no variables that are a later one's way around it.
+    Variables that only add logging do not change it.  A job of the lab (`plan`) does by itself what
+    its finding's first advice asks of a person, so it needs no variables that are a later one's way
+    around it.
     """
     first = None
     for advice in finding.advice:
@@ -600,7 +606,7 @@ def _only_logs(advice: Advice) -> bool:
 def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
     """The change that the advice asks for.
 
-    For a job of the lab also the cause whose bug it fixes.
+    For a job of the lab it is also the cause whose bug it fixes.
     """
     advice = cure(finding, plan)
     change: dict[str, Any] = {}

@@ -1,7 +1,8 @@
-"""Questions that tell suspects apart: who answers them, what each answer moved, and where they end.
+"""Questions that tell suspects apart, and what each answer moved.
 
-The terminal, the form and the tool for agents share this.  Answers are events of the case, by kind
-``told.answer``; whatever else such an event holds is never run.
+It tells also who answers them, and where they end.  The terminal, the form and the tool for agents
+share this.  Answers are events of the case, by kind ``told.answer``; whatever else such an event
+holds is never run.
 """
 
 from __future__ import annotations
@@ -41,9 +42,15 @@ ANSWERS: Mapping[str, Answer] = {"yes": "yes", "no": "no", "unknown": "unknown"}
 SHOWN_MOVES, LEAST_MOVE = 3, 0.01
 """Suspects whose change is told, and the change of a share that is worth it."""
 LEAST_SHOWN = LEAST_MOVE / 2
-"""Share below which a suspect has no number: rounded it would be 0 %, which no cause has."""
+"""Share below which a suspect has no number.
+
+Rounded it would be 0 %, which no cause has.
+"""
 MOST_SHOWN = 0.95
-"""Share above which no number is said: what is merely possible is never certain."""
+"""Share above which no number is said.
+
+What is merely possible is never certain.
+"""
 NO_REASON = "by the wording alone"
 DENIED = "you said no to its question"
 TO_COLLECT = (
@@ -52,11 +59,20 @@ TO_COLLECT = (
 )
 """What tells most where no page of a symptom says what to get."""
 LONG_LOOK = 10.0
-"""Minutes from which a look costs more than an experiment of ours: it is a run of the job."""
+"""Minutes from which a look costs more than an experiment of ours.
+
+It is then a run of the job.
+"""
 MOST_SIGHTS = 6
-"""Looks that are made in a row without a person: each may take a quarter of a minute."""
+"""Looks that are made in a row without a person.
+
+Each may take a quarter of a minute.
+"""
 ENOUGH_ANSWERS = 5
-"""Answers after which a person is told what else would help: few people answer a sixth."""
+"""Answers after which a person is told what else would help.
+
+Few people answer a sixth.
+"""
 TO_GET = "What to get"
 """Heading of the page of a symptom."""
 
@@ -116,7 +132,7 @@ class AnswerStep:
 class NextStep:
     """What to do where nothing is asked.
 
-    Or where something else costs less than the answer.
+    It is told also where something else costs less than the answer.
     """
 
     sentence: str
@@ -133,7 +149,7 @@ class NextStep:
 def suspects_of(diagnosis: Diagnosis) -> Differential | None:
     """The suspects to ask about.
 
-    None where the evidence is firm, or where nothing is of a job.
+    It is None where the evidence is firm, or where nothing is of a job.
     """
     suspects = diagnosis.differential
     if suspects is None or not suspects.suspects:
@@ -146,7 +162,7 @@ def suspects_of(diagnosis: Diagnosis) -> Differential | None:
 def share_words(share: float) -> str:
     """A share of all suspects for people: ``74 %``.
 
-    Never all, as no count knows every cause.
+    It is never all, as no count knows every cause.
     """
     if share > MOST_SHOWN:
         return f"> {percent(MOST_SHOWN)}"
@@ -159,9 +175,10 @@ def share_words(share: float) -> str:
 
 
 def parse_answers(words: Iterable[str]) -> list[tuple[Look, Answer]]:
-    """Looks with their answers, of words such as ``host_oom=yes, p2p_broken=no``, or with colons.
+    """Looks with their answers, of words such as ``host_oom=yes, p2p_broken=no``.
 
-    Raises NcclkitError for a look or an answer that there is not.
+    Colons may stand in place of ``=``.  Raises NcclkitError for a look or an answer that there is
+    not.
     """
     given = filter(None, re.split(r"[,\s]+", " ".join(words)))
     return [_parsed_answer(word) for word in given]
@@ -185,7 +202,7 @@ def add_answer(
 ) -> None:
     """Keep an answer in the case.
 
-    One that says again what was said last is kept once.
+    An answer that says again what was said last is kept once.
     """
     kept = case.of(ANSWER_KIND)
     last = _kept_answers(case, look)[-1:]
@@ -197,7 +214,10 @@ def add_answer(
 
 
 def take_back(case: Case) -> Look | None:
-    """Forget the last answer, and return what it was about; None where nothing was answered."""
+    """Forget the last answer, and return what it was about.
+
+    It is None where nothing was answered.
+    """
     known = _kept_answers(case)
     if not known:
         return None
@@ -209,7 +229,10 @@ def take_back(case: Case) -> Look | None:
 
 
 def _kept_answers(case: Case, look: Look | None = None) -> list[Event]:
-    """The answers that a case keeps, or those about one look; what can be no answer is left out."""
+    """The answers that a case keeps, or those about one look.
+
+    What can be no answer is left out.
+    """
     if look:
         names = [look.cause]
     else:
@@ -234,7 +257,7 @@ def look_for_me(case: Case, look: Look) -> Sight:
 def look_through(case: Case, diagnosis: Diagnosis) -> tuple[Diagnosis, list[tuple[Look, Sight]]]:
     """Make the looks that need no person, the one that decides most first.
 
-    Returns the verdict after it, and what was seen.  What no look can tell stays a question.
+    Returns the verdict after them, and what was seen.  What no look can tell stays a question.
     """
     seen: list[tuple[Look, Sight]] = []
     # a person reads what the others print
@@ -258,7 +281,7 @@ def look_through(case: Case, diagnosis: Diagnosis) -> tuple[Diagnosis, list[tupl
 def open_question(suspects: Differential, without: Iterable[str] = ()) -> Look | None:
     """The next question, if it is not among those `without`.
 
-    Or else the best of the others.
+    Otherwise it is the best of the others.
     """
     tried = set(without)
     question = suspects.question
@@ -329,7 +352,7 @@ def reason_words(suspect: Suspect, suspects: Differential) -> str:
 def first_open(suspects: Differential) -> Suspect:
     """The first suspect whose own question was not denied.
 
-    The first of all where all were.
+    It is the first of all where all were.
     """
     held = [one for one in best_suspects(suspects) if suspects.answers.get(one.cause) != "no"]
     if held:
@@ -345,7 +368,7 @@ def best_suspects(suspects: Differential) -> Sequence[Suspect]:
 def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
     """What to do where nothing is left to ask, else None.
 
-    Or where an experiment costs less.
+    It is told also where an experiment costs less.
     """
     suspects = suspects_of(diagnosis)
     if suspects is None:
@@ -376,7 +399,10 @@ def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
 def _beside_question(
     suspects: Differential, question: Look, experiment: str, command: str, collect: str
 ) -> NextStep | None:
-    """What else would decide, where the question costs much, or where many answers have not."""
+    """What else would decide besides a question.
+
+    It is told where the question costs much, or where many answers have not decided.
+    """
     count = len(suspects.answers)
     if count >= ENOUGH_ANSWERS:
         sentence = f"{count} answers have not decided it. Another one may say less than these:"
@@ -403,7 +429,7 @@ def _advice(suspect: Suspect) -> str:
 def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]:
     """The experiment that tells suspects apart, and the command that makes it.
 
-    cause: the suspect whose own experiment comes first.
+    `cause` is the suspect whose own experiment comes first.
     """
     findings = sorted(diagnosis.findings, key=lambda finding: finding.cause != cause)
     asked = []

@@ -1,7 +1,8 @@
-"""Attach: what a job that hangs right now waits for, from its processes; the job goes on.
+"""What a job that hangs right now waits for; the job goes on.
 
-A child process reads the ranks with a deadline (``agent.pyz attach``), on every node of a Slurm job
-one, so that neither a stuck target nor Cancel can hang whoever awaits it.
+It is told from the job's processes.  A child process reads the ranks with a deadline (``agent.pyz
+attach``), on every node of a Slurm job one, so that neither a stuck target nor Cancel can hang
+whoever awaits it.
 """
 
 from __future__ import annotations
@@ -54,22 +55,34 @@ SUDO = "its environment may be read by that user and by root alone: repeat it wi
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
+    """How a running job is read.
+
+    Raises NcclkitError for numbers that make no sense.
+    """
 
     seconds: float = agent.SECONDS
-    """Between the first snapshot and the last, at least: one in which a rank stalls is watched for
-    ten."""
+    """Seconds between the first snapshot and the last, at least.
+
+    A job in which a rank stalls is watched for ten.
+    """
     snapshots: int = 2
     kernels: bool = False
     """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""
     dump: bool = False
-    """Whether each rank is asked for its Flight Recorder, by a debugger where there is no milder
-    method."""
+    """Whether each rank is asked for its Flight Recorder.
+
+    A debugger asks where there is no milder method.
+    """
     follow: float = 0.0
-    """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
+    """Seconds for which a rank has to stall until the job is looked at.
+
+    With 0 it is looked at at once.
+    """
     timeout: float | None = None
-    """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more
-    for `seconds`."""
+    """Seconds in which it ends, with eight ranks on a host.
+
+    None stands for 27, 87 with debuggers, or more for `seconds`.
+    """
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400:
@@ -89,8 +102,9 @@ class AttachOptions:
 
     @property
     def limit(self) -> float:
-        """Seconds in which it ends, with eight ranks on a host, from the moment on at which it
-        looks.
+        """Seconds in which it ends, from the moment on at which it looks.
+
+        That is with eight ranks on a host.
         """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
         # a longer watch makes all of it as much longer
@@ -99,7 +113,7 @@ class AttachOptions:
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended.
 
-        None where it waits for a hang.
+        It is None where the child waits for a hang.
         """
         # a debugger in the middle of a call must not be ended with its child: the rank would die
         unwinds = (flight_dump.UNWIND_GRACE + SLACK) * (self.dump or self.kernels)
@@ -130,11 +144,15 @@ class Attached:
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
-    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each
-    command of ranks."""
+    """One line for each command of ranks.
+
+    It is such as ``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``.
+    """
     progress: tuple[str, ...] = ()
-    """``rank 2 at step 119``, and the last line of progress that ranks printed, where that can be
-    told."""
+    """``rank 2 at step 119``, and the last line of progress that ranks printed.
+
+    It is told where it is known.
+    """
 
 
 async def attach(
@@ -144,11 +162,11 @@ async def attach(
     options: AttachOptions | None = None,
     on_record: OnRecord = lambda record: None,
 ) -> Attached:
-    """Collect what running ranks do into a run folder of the case, and read it.
+    """Collect what running ranks do into a run folder, and read it.
 
-    pids, job: whom, as `ranks` takes them; a Slurm job is looked at on all of its nodes.  The child
-    process is dead when this returns, is cancelled or raises.  Raises NcclkitError where nobody is
-    meant and where nothing could be had.
+    `pids` and `job` say whom, as `ranks_of_target` takes them; a Slurm job is looked at on all of
+    its nodes.  The child process is dead when this returns, is cancelled or raises.  Raises
+    NcclkitError where nobody is meant and where nothing could be had.
     """
     options = options or AttachOptions()
     if case.path is None:
@@ -221,7 +239,10 @@ async def _child(
     on_record: OnRecord,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command that sends records; it is dead, with what it started, when this returns."""
+    """Run a command that sends records.
+
+    It is dead, with what it started, when this returns.
+    """
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         *command,
@@ -260,7 +281,10 @@ async def _child(
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """End a child: first so that readers let go of their processes, and srun of its nodes."""
+    """End a child.
+
+    It is asked first, so that readers let go of their processes, and srun of its nodes.
+    """
     for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, None)):
         if child.returncode is None:
             with suppress(ProcessLookupError):
@@ -272,10 +296,10 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
-    pids: one process of it, a rank or its launcher; or several, which then are the only ranks
-    looked at; ``3=4711`` is a process that carries no RANK, with its number.  job: the id of a
-    Slurm job.  Without either: the only job of this user here.  Raises NcclkitError, which says
-    what is missing where no process, or no single job, is meant.
+    `pids` are one process of it, a rank or its launcher; or several, which then are the only ranks
+    looked at; ``3=4711`` is a process that carries no RANK, with its number.  `job` is the id of a
+    Slurm job.  Without either it is the only job of this user here.  Raises NcclkitError, which
+    says what is missing where no process, or no single job, is meant.
     """
     strange = next((one for one in pids if not PROCESS.fullmatch(one)), None)
     if strange is not None:
@@ -305,7 +329,7 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
 def _jobs(rows: Sequence[Event[AttachRank]]) -> tuple[str, ...]:
     """The ranks of each command, host and launcher in one line.
 
-    Their job's id in Slurm where they have one.
+    Where they have one, it tells their job's id in Slurm.
     """
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
@@ -322,8 +346,9 @@ def _jobs(rows: Sequence[Event[AttachRank]]) -> tuple[str, ...]:
 
 
 def _steps(rows: Sequence[Event]) -> Iterator[str]:
-    """How far the ranks are, by variables in their stacks, and by the last line of progress in what
-    they print.
+    """How far the ranks are.
+
+    It is told by variables in their stacks, and by the last line of progress in what they print.
     """
     each: dict[str, list[int]] = {}
     for rank, position in rank_positions(rows).items():

@@ -1,6 +1,7 @@
-"""What awaited children print: counted, cut into lines, and ended with their process group.
+"""What awaited children print: counted, and cut into lines.
 
-The agent's `run_bounded` does the same for commands that nobody has to cancel.
+They are ended with their process group.  The agent's `run_bounded` does the same for commands that
+nobody has to cancel.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class WroteTooMuch(Exception):
 async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tuple[bytes, bytes]:
     """What a child writes on its two streams until it ends.
 
-    child: the leader of a process group of its own, which has ended when this raises.
-    Raises TimeoutError after `seconds`, and WroteTooMuch.
+    `child` is the leader of a process group of its own, which has ended when this raises.  Raises
+    TimeoutError after `seconds`, and WroteTooMuch.
     """
     assert child.stdout is not None and child.stderr is not None
     is_full = asyncio.Event()
@@ -67,7 +68,10 @@ async def _whole(stream: asyncio.StreamReader, most: int, is_full: asyncio.Event
 
 
 async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
-    """Kill a child with its process group, which it leads, and what it started in other groups."""
+    """Kill a child with its process group, which it leads.
+
+    What it started in other groups is killed, too.
+    """
     # before the kill: afterwards its children have another parent, and nobody finds them
     started = []
     if child.returncode is None:
@@ -85,7 +89,10 @@ async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
 
 
 async def _wait_until_gone(pids: list[int]) -> None:
-    """Wait for the end of killed processes, `GRACE` at most: a pipe closes before its process."""
+    """Wait for the end of killed processes, `GRACE` at most.
+
+    A pipe closes before its process ends.
+    """
     clock = asyncio.get_running_loop()
     deadline = clock.time() + GRACE
     while any(processes.is_alive(pid) for pid in pids) and clock.time() < deadline:
@@ -93,7 +100,10 @@ async def _wait_until_gone(pids: list[int]) -> None:
 
 
 async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, without their ends; one of more than `longest` bytes is left out."""
+    """The lines of a stream, without their ends.
+
+    A line of more than `longest` bytes is left out.
+    """
     rest, is_cut = b"", False
     while piece := await stream.read(PIECE):
         *whole, rest = (rest + piece).split(b"\n")

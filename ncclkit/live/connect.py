@@ -1,10 +1,9 @@
-"""Connectivity without a GPU job.
+"""Connectivity between hosts, without a GPU job.
 
-Names, ports, packet sizes, bandwidth, latency and clocks between hosts.
-
-Only between hosts that the user named or that the allocation holds.  A guarded coordinator
-(``agent.pyz connect``) starts one worker per host through ssh, srun or any command before it; what
-they find are events and facts of the case, which causes judge.
+It tests names, ports, packet sizes, bandwidth, latency and clocks, only between hosts that the user
+named or that the allocation holds.  A guarded coordinator (``agent.pyz connect``) starts one worker
+per host through ssh, srun or any command before it; what they find are events and facts of the
+case, which causes judge.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ SSH = (
     *("ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "--", "{host}"),
 )
-"""Whatever the user's configuration says: no question, no connection that stays, nothing
-forwarded."""
+"""Options of ssh, whatever the user's configuration says.
+
+It asks no question, keeps no connection, and forwards nothing.
+"""
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist={host}")
 # any Python says which one it is (agent.connect.session.GREETING), on a line of its own whatever a
 # shell wrote; then the agent comes through standard input, and lies in a file without a name, which
@@ -55,11 +56,11 @@ BOOT = (
 
 
 def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]]:
-    """Host (without ``user@``, which is for ssh alone) → the argv that starts the worker there.
+    """Host → the argv that starts the worker there.
 
-    via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the
-    interpreter on the hosts. Raises NcclkitError for names that are no hosts and prefixes without a
-    place for them.
+    The host is without ``user@``, which is for ssh alone.  `via` is ``ssh``, ``srun``, or the words
+    before a command with ``{host}`` in them; `python` is the interpreter on the hosts.  Raises
+    NcclkitError for names that are no hosts and prefixes without a place for them.
     """
     words = {"ssh": SSH, "srun": SRUN}.get(via) or _split(via)
     peer = [python, "-I", "-c", BOOT]
@@ -154,7 +155,10 @@ class Connectivity:
 
     @property
     def slowness(self) -> dict[tuple[str, str], float]:
-        """Path → how many times slower it is than the median of all; 1 where nobody measured."""
+        """Path → how many times slower it is than the median of all.
+
+        It is 1 where nobody measured.
+        """
         # the higher one, so that of two paths the slow one is compared with the other
         usual = median_high([link.bandwidth for link in self.links if link.bandwidth] or [0.0])
         return {
@@ -196,7 +200,10 @@ class Connectivity:
 
 
 def results(case: Case) -> Connectivity:
-    """What the last connection test of `case` found; empty where there was none."""
+    """What the last connection test of `case` found.
+
+    It is empty where there was none.
+    """
     events = case.latest().of("connect.")
     return Connectivity(connections.hosts(events), tuple(connections.links(events)))
 
@@ -213,13 +220,12 @@ async def plan_connection_test(
 ) -> dict[str, Any]:
     """Plan a connection test, which becomes ``plan.json``.
 
-    Without `hosts` of the nodes of the Slurm allocation.
-
-    remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun
-    in an allocation, else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500);
-    seconds: of each stream; deadline: seconds in all; python: the interpreter on the hosts, 3.9 or
-    newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of the job, on top of this
-    process's own. Raises NcclkitError, in one sentence, for what cannot work.
+    Without `hosts` it is between the nodes of the Slurm allocation.  `remote_command` is ``ssh``,
+    ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation, else
+    ssh); `port` the rendezvous port (default: MASTER_PORT, else 29500); `seconds` those of each
+    stream; `deadline` the seconds in all; `python` the interpreter on the hosts, 3.9 or newer
+    (default: NCCLKIT_TRAIN_PYTHON, else python3); `env` variables of the job, on top of this
+    process's own.  Raises NcclkitError, in one sentence, for what cannot work.
     """
     # a text is a sequence, too, and each letter of it would be a host
     if isinstance(hosts, str):
@@ -272,13 +278,11 @@ async def connectivity(
     within: Sequence[str] = (),
     **choices: Any,
 ) -> Connectivity:
-    """Test the connections between hosts (see `plan` for the choices) and put what is found into
-    the case.
+    """Test the connections between hosts, and keep in the case what is found.
 
-    within: the words before the test's own command, where something has to be made around it.
-
-    Everything it started is dead when it returns, is cancelled or raises; what was found until then
-    is kept.
+    See `plan_connection_test` for the choices.  `within` are the words before the test's own
+    command, where something has to be made around it.  Everything it started is dead when it
+    returns, is cancelled or raises; what was found until then is kept.
     """
     chosen = await plan_connection_test(hosts, **choices)
     folder = case.new_run(TEST)

@@ -1,8 +1,9 @@
-"""Whether the file that measures steps is loaded by the script's Python, while the script runs.
+"""Whether the file that measures steps is loaded by the script's Python.
 
-The file (`ncclkit.agent.monitor.step_hook`) leaves a mark beside itself in each process that loads
-it, and another one where torch is imported.  A process that has torch and no mark makes no step
-that could be measured: ``python -I`` and ``-E`` ignore PYTHONPATH, and wrappers reset it.
+It is watched while the script runs.  The file (`ncclkit.agent.monitor.step_hook`) leaves a mark
+beside itself in each process that loads it, and another one where torch is imported.  A process
+that has torch and no mark makes no step that could be measured: ``python -I`` and ``-E`` ignore
+PYTHONPATH, and wrappers reset it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from ncclkit.agent.run import processes
 from ncclkit.live.launch.local import TAG
 
 PATIENCE = 10.0
-"""Seconds from the start of a process without the file until the run is ended; a short check of
-torch is over then."""
+"""Seconds from a process's start without the file until the run's end.
+
+A short check of torch is over by then.
+"""
 LOOK = 1.0
 """Seconds between two looks."""
 TORCH = "/libtorch_python."
@@ -60,14 +63,17 @@ class HookWatch:
     """Looks for processes of a run that will make no step."""
 
     def __init__(self, hook_folder: Path, run_folder: Path) -> None:
-        """hook_folder: where the file lies, and leaves its marks."""
+        """Watch a run.
+
+        `hook_folder` is where the file lies, and leaves its marks.
+        """
         self.hook_folder = hook_folder
         self.run_folder = run_folder
         self.found: Unmeasured | None = None
         self._measured: set[int] = set()
 
     async def ended_by(self) -> Unmeasured:
-        """Wait for a process that is older than `PATIENCE` and has torch without the file.
+        """Wait for a process older than `PATIENCE` that has torch without the file.
 
         Who calls has a deadline.
         """
@@ -101,7 +107,10 @@ class HookWatch:
         )
 
     def _find_unmeasured(self) -> Unmeasured | None:
-        """A process of the run that has torch without the file; None where there is none."""
+        """A process of the run that has torch without the file.
+
+        It is None where there is none.
+        """
         parents = processes.parents()
         unknown = self._processes(parents) - self._measured
         # a process loads the file before it can have torch, so the marks are read last
@@ -128,8 +137,9 @@ class HookWatch:
     def _is_measured(
         self, pid: int, parents: Mapping[int, int], loaded: set[int], armed: set[int]
     ) -> bool:
-        """Whether the file is in this process, or in one of the same rank that has forked or
-        started it.
+        """Whether the file is in this process.
+
+        It may also be in one of the same rank that has forked or started it.
         """
         if _numbers_of(pid) & loaded:
             return True
@@ -187,7 +197,10 @@ def _why(command: tuple[str, ...], environ: Mapping[str, str], hook_folder: Path
 
 
 def _ignoring_option(command: tuple[str, ...]) -> str:
-    """The option of Python before the script by which PYTHONPATH is ignored; "" without one."""
+    """The option of Python before the script by which PYTHONPATH is ignored.
+
+    It is "" without one.
+    """
     before = ""
     for word in command[1:]:
         if not word.startswith("-") and before not in OPTION_WITH_VALUE:

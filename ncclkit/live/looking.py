@@ -1,6 +1,7 @@
-"""Looks at this host, or at each node of an allocation, for a person who was asked about them.
+"""Looks at this host, or at each node, for a person who was asked.
 
-What runs is a command of ours that only reads, never a text that came with a case.
+The nodes are those of an allocation.  What runs is a command of ours that only reads, never a text
+that came with a case.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from ncclkit.core.text import host_list
 from ncclkit.live.launch import launchers
 
 SECONDS = 15.0
-"""Seconds after which a look is ended: a driver or a file server that hangs is why it is asked."""
+"""Seconds after which a look is ended.
+
+It is often asked because a driver or a file server hangs.
+"""
 MOST_BYTES = 256 << 10
 """Bytes that a look may print."""
 SHOWN_LINES, SHOWN_LETTERS = 12, 900
@@ -45,15 +49,17 @@ class _Output:
     host: str
     text: str
     is_whole: bool
-    """Whether it ended by itself and complained of nothing: only then a line that is missing means
-    anything."""
+    """Whether it ended by itself and complained of nothing.
+
+    Only then a line that is missing means anything.
+    """
 
 
 def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[str]) -> Sight:
-    """The answer that a command of ours gives on this host, or on all nodes of an allocation.
+    """The answer of a command of ours on this host, or all nodes.
 
-    shows, denies: what its output holds where the answer is yes, or no.
-    job_hosts: where the job ran, as far as that is known; other hosts cannot answer for them.
+    `shows` and `denies` are what its output holds where the answer is yes, or no.  `job_hosts` is
+    where the job ran, as far as that is known; other hosts cannot answer for them.
     """
     on_nodes = launchers.launcher_here().starts_on_nodes()
     try:
@@ -118,7 +124,10 @@ def _on_this_host(command: str) -> tuple[list[_Output], str]:
 
 
 def _on_nodes(command: str) -> tuple[list[_Output], str]:
-    """What each node of the allocation printed; its first line is the node's own name."""
+    """What each node of the allocation printed.
+
+    Its first line is the node's own name.
+    """
     # its own name, as logs have it, may differ from the launcher's
     script = f"uname -n; {command}"
     reply = _run([*launchers.launcher_here().on_each_node(), "sh", "-c", script])
@@ -164,7 +173,10 @@ def _text(output: bytes) -> str:
 
 
 def _excerpt(outputs: Sequence[_Output], shows: str = "") -> str:
-    """The lines that show it, else the first ones; each under its host where there are several."""
+    """The lines that show it, else the first ones.
+
+    Where there are several hosts each line stands under its host.
+    """
     parts: list[str] = []
     for output in outputs:
         name = ""

@@ -1,5 +1,6 @@
-"""The options of a live test, of a script's steps and of a batch job, declared once for the command
-and the forms.
+"""Options of a live test, of a script's steps and of a batch job.
+
+They are declared once for the command and the forms.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Option:
 def option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A002
     """A field of a dataclass of options.
 
-    Its default, its label in the form, its help in the command.
+    It has its default, its label in the form, and its help in the command.
     """
     if callable(default):
         made: dict[str, Any] = {"default_factory": default}
@@ -56,8 +57,9 @@ def option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
-    """What a live test is asked to do.  Raises NcclkitError, in one sentence, for a value that
-    cannot be meant.
+    """What a live test is asked to do.
+
+    Raises NcclkitError, in one sentence, for a value that cannot be meant.
     """
 
     python: str = option("", "Training Python", "the training interpreter (default: this one)")
@@ -109,7 +111,10 @@ class ProbeOptions:
         dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated"
     )
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The simulated network that the ranks run on (`live.launch.simulated`); not for users."""
+    """The simulated network that the ranks run on (`live.launch.simulated`).
+
+    It is not for users.
+    """
     oversubscribe: bool = False
     """Whether more ranks are started than this host's cores and memory carry."""
     here: bool = False
@@ -179,7 +184,10 @@ def check_bounds(options: Any) -> None:
 
 
 def command_words(options: Any) -> list[str]:
-    """Options as the words of the command; those that have their default are left out."""
+    """Options as the words of the command.
+
+    Those that have their default are left out.
+    """
     words: list[str] = []
     for name in declared(options):
         value = getattr(options, name)
@@ -222,10 +230,10 @@ def _bounded(option: Option, value: Any, kind: type) -> None:
 
 
 def parse_variables(given: Any) -> dict[str, str]:
-    """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads
-    it.
+    """Environment variables from a mapping, from words NAME=VALUE, or from text.
 
-    Text may span lines and hold ``#`` comments.  Raises NcclkitError for what is not NAME=VALUE.
+    Text is read as a shell reads it, and may span lines and hold ``#`` comments.  Raises
+    NcclkitError for what is not NAME=VALUE.
     """
     if isinstance(given, Mapping):
         words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
@@ -254,8 +262,8 @@ def too_few_gpus(
 ) -> NcclkitError:
     """The error for more ranks than GPUs, with the alternatives.
 
-    gpus: of each host; hosts: that have GPUs of their own; sharing: simulated hosts on each;
-    can_simulate: whether more of these would help.
+    `gpus` are those of each host; `hosts` those that have GPUs of their own; `sharing` the
+    simulated hosts on each; `can_simulate` tells whether more of these would help.
     """
     if not gpus:
         return NcclkitError(
@@ -276,12 +284,18 @@ def too_few_gpus(
 
 
 RANKS_PER_CORE, RANK_MEMORY, FEW = 32, 256 << 20, 8
-"""Ranks that a core may share, what a rank takes that has imported torch, and ranks that are never
-refused."""
+"""Limits of the ranks that a host may run.
+
+They are ranks that a core may share, what a rank takes that has imported torch, and ranks that are
+never refused.
+"""
 
 
 def too_many_ranks(count: int) -> str:
-    """What keeps this host from running so many ranks, in a clause; "" where nothing does."""
+    """What keeps this host from running so many ranks, in a clause.
+
+    It is "" where nothing does.
+    """
     cores = len(os.sched_getaffinity(0))
     match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read_text("/proc/meminfo"))
     if match:
@@ -302,8 +316,9 @@ def too_many_ranks(count: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be
-    meant.
+    """What Slurm is asked for.
+
+    Raises NcclkitError, in one sentence, for a value that cannot be meant.
     """
 
     partition: str = option("", "Partition", "partition (default: the cluster's own)")
@@ -366,8 +381,9 @@ DEFAULTS = ProbeOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What of a script is measured, and what is compared.  Raises NcclkitError for what no run can
-    be made of.
+    """What of a script is measured, and what is compared.
+
+    Raises NcclkitError for what no run can be made of.
     """
 
     ranks: int = option(
@@ -422,7 +438,7 @@ LOADER = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 def setting_change(words: str) -> dict[str, Any]:
     """What ``workers=4`` and the like change of a run of a script.
 
-    NcclkitError for anything else.
+    Raises NcclkitError for anything else.
     """
     name, equals, value = words.partition("=")
     number = None

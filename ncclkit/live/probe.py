@@ -46,13 +46,20 @@ from ncclkit.live.launch.launchers import launcher_of_plan
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
 
 KEPT, FOLDER = "bisection.jsonl", ".bisection"
-"""What the groups said; and the runs themselves, hidden from whoever reads the run folder."""
+"""What the groups said, and the folder of the runs themselves.
+
+That is hidden from whoever reads the run folder.
+"""
 LIMIT = {"nccl": 15.0, "gloo": 10.0}
-"""Seconds for a group to get through, from when its ranks have found each other; of GPUs, with 20
-ms more for each."""
+"""Seconds for a group to get through, once its ranks have found each other.
+
+Of GPUs it is 20 ms more for each.
+"""
 LEAST, MOST = 8.0, 120.0
-"""Seconds without which no question is worth asking, as ranks have to start and import torch; and
-for one at most."""
+"""Seconds for one question, at least and at most.
+
+With fewer none is worth asking, as ranks have to start and import torch.
+"""
 Group = tuple[int, ...]
 Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
@@ -60,11 +67,11 @@ Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 async def bisect(
     case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None
 ) -> StagedTest:
-    """Try groups of ranks until the fault of a staged test is located, or the run's deadline has
-    passed.
+    """Try groups of ranks until the fault of a staged test is located.
 
-    launch: as `ncclkit.live.launch.local.run_locally`.  Every answer is in the case when this
-    returns, is cancelled or raises.
+    It ends when the run's deadline has passed.  `launch` is as
+    `ncclkit.live.launch.local.run_locally`.  Every answer is in the case when this returns, is
+    cancelled or raises.
     """
     until = time.monotonic() + run.plan.deadline - run.seconds
     alone = False
@@ -117,7 +124,10 @@ async def _run_groups(
     folder: Path,
     on_record: OnRecord,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """What the ranks of groups said, whether the job began, and whether it ended in time."""
+    """What the ranks of groups said.
+
+    It tells also whether the job began, and whether it ended in time.
+    """
     results: list[dict[str, Any]] = []
     ending = False
 
@@ -148,7 +158,10 @@ async def _run_groups(
 
 
 def _silent_result(group: Group) -> dict[str, Any]:
-    """What is kept of a group that had the job for itself, and of which no rank said anything."""
+    """What is kept of a group of which no rank said anything.
+
+    It had the job for itself.
+    """
     result = {
         "stage": "bisect",
         "ranks": spans(group),
@@ -185,7 +198,10 @@ def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
-"""Variable that names the training interpreter; ``make lab TRAIN_PYTHON=…`` sets it."""
+"""Variable that names the training interpreter.
+
+``make lab TRAIN_PYTHON=…`` sets it.
+"""
 
 MIB = 1 << 20
 BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
@@ -195,11 +211,11 @@ BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
 async def inspect_hosts(
     case: Case, python: str | None = None, paths: Mapping[str, str] | None = None
 ) -> Case:
-    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer
-    readings replace older.
+    """Read the facts of this host, or of all nodes, into the case.
 
-    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label →
-    folder whose storage is looked at; those without a folder are left out.
+    Newer readings replace older ones.  `python` is the training interpreter (default:
+    NCCLKIT_TRAIN_PYTHON, else this one); `paths` is label → folder whose storage is looked at;
+    those without a folder are left out.
     """
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
@@ -228,7 +244,7 @@ async def inspect_hosts(
 def replace_facts(case: Case, facts: Sequence[Fact]) -> Case:
     """Replace older readings by newer ones.
 
-    Drop variables that are no longer set on hosts that were read.
+    Variables that are no longer set on hosts that were read are dropped.
     """
     fresh = {fact.host for fact in facts if fact.name == "env.problems"}
     case.facts = [
@@ -265,9 +281,8 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
 async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
     """Decide what to run from what the hosts have.
 
-    NCCL on all GPUs, gloo with two ranks (or one a node) without any.
-
-    verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
+    It is NCCL on all GPUs, or gloo with two ranks (or one a node) without any.  `verb` is that of
+    the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
     # Slurm may take seconds to answer
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
@@ -341,9 +356,7 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
 async def plan_here(case: Case, plan: Plan) -> None:
     """Check that a plan from another machine can be run again on this one.
 
-    Raises NcclkitError where not.
-
-    It takes GPUs, and no login node.
+    It takes GPUs, and no login node.  Raises NcclkitError where it cannot.
     """
     if await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
@@ -360,10 +373,10 @@ async def plan_here(case: Case, plan: Plan) -> None:
 
 
 async def _gpus(case: Case, python: str) -> int:
-    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking
-    the interpreter.
+    """Usable GPUs, from the facts or by asking the interpreter.
 
-    Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
+    The facts count where they were read here, under this interpreter.  Of the nodes of an
+    allocation the one with the fewest counts: all of them get as many ranks.
     """
     if launchers.node_count():
         # Slurm's names are short, and a host's own may have its domain
@@ -425,7 +438,10 @@ def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
-    """Run a plan; whatever happens, its folder, events and measurements are then in the case."""
+    """Run a plan.
+
+    Whatever happens, its folder, events and measurements are then in the case.
+    """
     folder = case.new_run(plan.name)
     # what the user has set wins
     env = recording_env(folder, plan.backend) | dict(plan.env)
@@ -501,7 +517,10 @@ def _outcome(
 
 
 def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
-    """The bound of a collective's busbw; busy: what kept this host from showing what it can."""
+    """The bound of a collective's busbw.
+
+    `busy` is what kept this host from showing what it can.
+    """
     bound = bandwidth.expect(
         op, plan.backend, plan.ranks, case.facts, launchers.hosts_of_plan(plan), plan.sharing
     )
@@ -528,9 +547,9 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
 
 
 def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """A ``measure`` record of this plan's run with algbw and busbw (GB/s) worked out.
+    """A ``measure`` record of this plan's run with algbw and busbw (GB/s).
 
-    Busbw is None with one rank.
+    busbw is None with one rank.
     """
     algbw = bandwidth.algbw(record["bytes"], record["time_us"])
     busbw = None

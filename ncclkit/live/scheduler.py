@@ -1,9 +1,7 @@
 """The cluster as Slurm's own commands tell it.
 
-Partitions, accounts, own jobs, and whether this is a login node.
-
-Each command has a deadline; one that hangs, fails or is not allowed is a fact without a value,
-which says why.
+They tell partitions, accounts, own jobs, and whether this is a login node.  Each command has a
+deadline; one that hangs, fails or is not allowed is a fact without a value, which says why.
 """
 
 from __future__ import annotations
@@ -28,7 +26,10 @@ from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.text import plural
 
 DEADLINE = 5.0
-"""Seconds for one command of Slurm; a controller that is down answers none."""
+"""Seconds for one command of Slurm.
+
+A controller that is down answers none.
+"""
 GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>[0-9]{1,4})\b")
 """GPUs of a node in Slurm's GRES: ``gpu:8``, ``gpu:h100:8(S:0-1)``."""
 FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=")
@@ -45,7 +46,7 @@ UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 def checked_id(said: str, where: str) -> str:
     """The id of a job, fit for a command.
 
-    NcclkitError, with `where` it stands, for any other text.
+    Raises NcclkitError, with `where` it stands, for any other text.
     """
     if not JOB_ID.fullmatch(said):
         strange = f"{where} holds {said[:60]!r} in place of a Slurm job id"
@@ -74,7 +75,10 @@ def quoted(value: str, what: str) -> str:
 
 
 def file_pattern(path: Path) -> str:
-    """The option value by which Slurm opens just this file; NcclkitError where there is none."""
+    """The option value by which Slurm opens just this file.
+
+    Raises NcclkitError where there is none.
+    """
     # Slurm drops a backslash from names of files, whatever stands before it
     if "\\" in str(path):
         why = "has a backslash, which Slurm takes out of the names of files"
@@ -85,7 +89,7 @@ def file_pattern(path: Path) -> str:
 def ask_slurm(*words: str, deadline: float | None = None) -> str:
     """What a command of Slurm prints.
 
-    NcclkitError says in one sentence that it is missing, failed or hung.
+    Raises NcclkitError, which says in one sentence that it is missing, failed or hung.
     """
     if "\0" in "".join(words):
         raise NcclkitError(f"{words[0]} cannot be asked about a name that holds a zero byte.")
@@ -99,8 +103,9 @@ def ask_slurm(*words: str, deadline: float | None = None) -> str:
 
 
 def last_words(printed: str) -> str:
-    """The line that names a node which could not start, else the last one, without the name of
-    Slurm's command.
+    """The line that names a node which could not start, else the last one.
+
+    It is without the name of Slurm's command.
     """
     said = [line.strip() for line in printed.splitlines() if line.strip()]
     node = [
@@ -112,7 +117,7 @@ def last_words(printed: str) -> str:
 
 
 def fields(line: str) -> dict[str, str]:
-    """The fields of one line of ``scontrol -o``; of each name the first one.
+    """The fields of one line of ``scontrol -o``, of each name the first one.
 
     Paths come last, and may hold what looks like a field.
     """
@@ -127,7 +132,7 @@ def fields(line: str) -> dict[str, str]:
 def is_inside_job() -> bool:
     """Whether this process belongs to a job of Slurm.
 
-    A shell of salloc, a batch script, or a task.
+    It may be a shell of salloc, a batch script, or a task.
     """
     return bool(os.environ.get("SLURM_JOB_ID"))
 
@@ -135,9 +140,8 @@ def is_inside_job() -> bool:
 def is_login_node() -> bool:
     """Whether this host submits jobs and runs none.
 
-    It has Slurm's commands, no GPU, and we are in no job.
-
-    A controller that does not answer in time counts as one that is there.
+    It has Slurm's commands, no GPU, and we are in no job.  A controller that does not answer in
+    time counts as one that is there.
     """
     return not is_inside_job() and _submits(os.environ.get("SLURM_CONF", ""))
 
@@ -160,7 +164,10 @@ def _submits(conf: str) -> bool:
 
 
 def refusal(what: str, verb: str) -> str:
-    """Why `what` does not run on a login node, and what chooses where it does, in one sentence."""
+    """Why `what` does not run on a login node, and where it does.
+
+    It is one sentence.
+    """
     if verb == "probe":
         notebook = " (in a notebook job='-N 2 -t 10')", " (job='here')"
     else:
@@ -178,7 +185,7 @@ def refusal(what: str, verb: str) -> str:
 def read_facts() -> list[Fact]:
     """What Slurm says of this cluster, as facts ``scheduler.…`` of no host.
 
-    Takes at most some seconds.
+    It takes at most some seconds.
     """
     readers: dict[str, tuple[str, Callable[[], Any]]] = {
         "scheduler.version": ("sinfo --version", lambda: ask_slurm("sinfo", "--version").strip()),
@@ -204,7 +211,10 @@ def _read(name: str, source: str, read: Callable[[], Any]) -> Fact:
 
 
 def _partitions() -> list[dict[str, Any]]:
-    """One row for each partition: what its nodes have, how many are idle, and what it allows."""
+    """One row for each partition.
+
+    It tells what its nodes have, how many are idle, and what it allows.
+    """
     return partitions(
         ask_slurm("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"),
         ask_slurm("scontrol", "-o", "show", "partition"),
@@ -212,7 +222,10 @@ def _partitions() -> list[dict[str, Any]]:
 
 
 def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
-    """The rows, from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``."""
+    """The rows of partitions.
+
+    They are read from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
         name = known.get("PartitionName")
@@ -275,14 +288,20 @@ def _jobs() -> list[dict[str, str]]:
 
 
 def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
-    """A row for each line that is not blank, its cells parted by ``|``; missing ones are empty."""
+    """A row for each line that is not blank.
+
+    Its cells are parted by ``|``; missing ones are empty.
+    """
     empty = [""] * len(columns)
     lines = [line for line in said.splitlines() if line.strip()]
     return [dict(zip(columns, line.split("|") + empty, strict=False)) for line in lines]
 
 
 def user() -> str:
-    """The user's name, as Slurm knows him; the number where none is known."""
+    """The user's name, as Slurm knows him.
+
+    It is the number where none is known.
+    """
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a passwd entry
@@ -344,8 +363,9 @@ def _has_form(value: Any, form: Any) -> bool:
 
 
 def choices(case: Case) -> dict[str, list[str]]:
-    """Option of a job → the values that this user may choose from, as far as the case
-    knows them.
+    """Option of a job → the values that this user may choose from.
+
+    They are told as far as the case knows them.
     """
     facts = known(case)
     accounts = facts.get("accounts", [])
@@ -360,15 +380,18 @@ def choices(case: Case) -> dict[str, list[str]]:
 
 
 def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str, Any]:
-    """The row of the partition `name`, or of the default one.
+    """The partition `name` in these rows, or the default one.
 
-    Empty where nothing is known of it.
+    It is empty where nothing is known of it.
     """
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
 
 
 def partition_words(row: Mapping[str, Any]) -> str:
-    """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
+    """A partition in words.
+
+    They are idle nodes, GPUs, the longest time, and which accounts it is for.
+    """
     gpus = "no GPUs"
     if row["gpus"]:
         gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"

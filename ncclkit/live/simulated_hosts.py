@@ -30,12 +30,11 @@ async def connectivity(
     env: Mapping[str, str] | None = None,
     seconds: float = 0.1,
 ) -> connect.Connectivity:
-    """Test the connections between the hosts of a network of `live.launch.simulated`.
+    """Test the connections between the hosts of a simulated network.
 
-    Results go into the case.
-
-    fix: the cause whose fault is put right; env: variables of the job that decide which interface
-    and port is used; seconds: of each stream.  NcclkitError where hosts cannot be simulated.
+    It is one of `live.launch.simulated`; results go into the case.  `fix` is the cause whose fault
+    is put right; `env` are variables of the job that decide which interface and port is used;
+    `seconds` those of each stream.  Raises NcclkitError where hosts cannot be simulated.
     """
     with packed() as agent:
         made = simulated.network_of(net, fix)
@@ -55,9 +54,9 @@ async def connectivity(
 
 
 async def again(case: Case, room: Case) -> connect.Connectivity:
-    """Test the connections between the hosts of the last run of `case`, with its variables.
+    """Test the connections between the hosts of the last run of `case`.
 
-    Results go to `room`.
+    It is done with the run's variables; results go to `room`.
     """
     plans = (storage.read_json(folder / "plan.json", {}) for folder in reversed(case.runs()))
     plan: dict[str, Any] = next((plan for plan in plans if plan.get("argv")), {})
@@ -72,9 +71,8 @@ async def again(case: Case, room: Case) -> connect.Connectivity:
 async def connection_test(case: Case, wrong: str = "") -> Case:
     """A connection test between two hosts, with something wrong or nothing.
 
-    Where none can be simulated, none is made.
-
-    case: takes what is found; wrong: a name of `live.launch.simulated.WRONG`.  Returns the case.
+    Where no hosts can be simulated, none is made.  `case` takes what is found; `wrong` is a name of
+    `live.launch.simulated.WRONG`.  Returns the case.
     """
     try:
         await connectivity(case, {"wrong": wrong})
@@ -84,11 +82,10 @@ async def connection_test(case: Case, wrong: str = "") -> Case:
 
 
 async def minimal(case: Case, wrong: str = "") -> Run:
-    """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or
-    nothing.
+    """The smallest all_reduce over gloo between two hosts, a rank on each.
 
-    wrong: a name of `live.launch.simulated.WRONG`.  Where no hosts can be simulated, the run says
-    so and measures nothing.
+    With them something is wrong or nothing: `wrong` is a name of `live.launch.simulated.WRONG`.
+    Where no hosts can be simulated, the run says so and measures nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
     plan = await probe.plan_test(

@@ -1,6 +1,6 @@
 """The user's own training script for some tens of steps, unchanged.
 
-Where a step's time goes, and what would change it.
+It tells where a step's time goes, and what would change it.
 
 A folder of our own stands first on PYTHONPATH while the script runs.  It holds one file,
 ``sitecustomize.py`` (`ncclkit.agent.monitor.step_hook`), which measures the steps and ends the
@@ -54,7 +54,10 @@ WHAT = (
     " optimizer, and which line the script is at), ends the script after them, and is removed then."
 )
 LEAST_SECONDS = 6.0
-"""Of the steps that are measured: short ones are looked at too seldom to name a line."""
+"""Seconds of the steps that are measured, at least.
+
+Short ones are looked at too seldom to name a line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,11 @@ async def measure_steps(
     options: StepOptions | None = None,
     on_record: OnRecord = lambda record: None,
 ) -> StepRun:
-    """Run a script for some tens of steps, say where the time goes, and compare settings with what
-    it has.
+    """Run a script for some tens of steps, and say where the time goes.
 
-    command: as the user types it: ``python train.py …``, which gets its ranks from torchrun, or
-    ``torchrun …``, ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be
-    started or compared.
+    It also compares settings with what the script has.  `command` is as the user types it: ``python
+    train.py …``, which gets its ranks from torchrun, or ``torchrun …``, ``accelerate launch …``,
+    ``srun …``.  Raises NcclkitError for what cannot be started or compared.
     """
     asked = options or StepOptions()
     words = tuple(command)
@@ -161,9 +163,9 @@ async def measure_steps(
 
 
 async def _startable(words: Sequence[str], here: bool) -> None:
-    """Raises NcclkitError for a command that cannot be started as it is.
+    """Raise NcclkitError for a command that cannot be started as it is.
 
-    Here: on a login node, too.
+    `here`: it may be started on a login node, too.
     """
     if not words:
         raise NcclkitError("Name the script after two dashes: ncclkit step -- python train.py")
@@ -191,8 +193,9 @@ async def _startable(words: Sequence[str], here: bool) -> None:
 
 
 def _spread(words: Sequence[str]) -> bool:
-    """Whether ranks of this command may run on other hosts, which must see the folder
-    of the hook.
+    """Whether ranks of this command may run on other hosts.
+
+    These must see the folder of the hook.
     """
     return launchers.node_count() > 1 or Path(words[0]).name == "srun"
 
@@ -206,7 +209,7 @@ async def _once(
 ) -> tuple[Path, str, list[Event]]:
     """One run of the script.
 
-    Its folder, how it ended, and what it left, which is in the case as well.
+    Returned are its folder, how it ended, and what it left, which is in the case as well.
     """
     folder = case.new_run("step")
     if PYTHON.fullmatch(words[0]):
@@ -245,7 +248,7 @@ async def _watched(
 ) -> list[dict[str, Any]]:
     """The records of a run.
 
-    NcclkitError, once it has been ended, where a process of it will make no step.
+    Raises NcclkitError, once the run has been ended, where a process of it will make no step.
     """
     running = asyncio.ensure_future(given)
     looking = asyncio.ensure_future(watch.ended_by())
@@ -265,7 +268,7 @@ async def _watched(
 def _traced(path: str | Path, number: int) -> Event:
     """What a trace says of its rank.
 
-    Number: of the rank where neither the trace nor its name says it.
+    `number` is that of the rank where neither the trace nor its name says it.
     """
     own = inputs.rank_of(str(path))
     with inputs.opened(str(path)) as stream:
@@ -276,8 +279,9 @@ def _traced(path: str | Path, number: int) -> Event:
 def _hooked(
     folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool
 ) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A folder with our ``sitecustomize``, gone after the block, and the variables that put it
-    before a script.
+    """A folder with our ``sitecustomize``, gone after the block.
+
+    With it come the variables that put it before a script.
     """
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
     if spread:
@@ -309,7 +313,7 @@ def _hooked(
 async def _compare(
     case: Case, words: Sequence[str], options: StepOptions, times: StepTimes, on_record: OnRecord
 ) -> list[SettingEffect]:
-    """Each setting against what the script has, in rounds whose order is shuffled.
+    """Each setting against what the script has, in rounds of shuffled order.
 
     Nothing else is measured in them.
     """
@@ -351,8 +355,9 @@ async def _compare(
 
 
 def _room(case: Case) -> Case:
-    """A case of its own for runs that only compare, so that none of them speaks into the verdict on
-    the case.
+    """A case of its own for runs that only compare.
+
+    None of them speaks into the verdict on the case.
     """
     if case.path is None:
         raise NcclkitError(
@@ -364,7 +369,7 @@ def _room(case: Case) -> Case:
 def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> float:
     """Microseconds of a batch in the usual step of the slowest rank.
 
-    With accumulation a step has several.
+    With accumulation a step has several batches.
     """
     found = [event.data for event in events if event.kind == "step.rank" and event.data.plain]
     for data in found:
@@ -384,10 +389,10 @@ def _event(effect: SettingEffect, folder: Path) -> Event:
 
 
 def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
-    """Where a step's time goes by traces of torch's profiler (.json, .json.gz), one of each rank;
-    the case keeps it.
+    """Where a step's time goes by traces of torch's profiler.
 
-    Raises NcclkitError where there is none, or one holds no steps.
+    They are .json or .json.gz, one of each rank; the case keeps what they tell.  Raises
+    NcclkitError where there is none, or one holds no steps.
     """
     found, problems = inputs.find(list(paths))
     events = [_traced(path, number) for number, path in enumerate(found)]
@@ -401,11 +406,10 @@ def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
 
 
 def holistic(paths: Iterable[str | Path]) -> list[str]:
-    """What HolisticTraceAnalysis reads in traces of GPUs, a sentence for each rank.
+    """What HolisticTraceAnalysis reads in traces of GPUs.
 
-    Why the GPU idles, what is hidden.
-
-    Raises NcclkitError where it is not installed, and for traces that it cannot read.
+    It is a sentence for each rank: why the GPU idles, and what is hidden.  Raises NcclkitError
+    where the package is not installed, and for traces that it cannot read.
     """
     try:
         from hta.trace_analysis import TraceAnalysis
@@ -434,7 +438,10 @@ def holistic(paths: Iterable[str | Path]) -> list[str]:
 
 
 def _of_gpu(rank: int, shares: Any, hidden: Any, idle: Any) -> str:
-    """The sentence of one rank; its GPU idles for the reasons of the stream that idles least."""
+    """The sentence of one rank.
+
+    Its GPU idles for the reasons of the stream that idles least.
+    """
     streams = idle.groupby("stream")["idle_time"].sum()
     least = idle[idle["stream"] == streams.idxmin()].set_index("idle_category")["idle_time_ratio"]
     why = {

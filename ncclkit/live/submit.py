@@ -1,10 +1,9 @@
 """A verb of the command as a batch job of Slurm.
 
-Its text, the queue, its progress, its end, and how it is found again.
-
-All that is known of a job lies in ``jobs/<n>-<verb>/`` of the case: ``job.sbatch``, ``job.json``,
-and what the verb printed.  So whoever opens the case later, from anywhere, finds the job, its
-progress and its report.
+It makes the job's text, follows the queue, its progress and its end, and finds it again.  All that
+is known of a job lies in ``jobs/<n>-<verb>/`` of the case: ``job.sbatch``, ``job.json``, and what
+the verb printed.  So whoever opens the case later, from anywhere, finds the job, its progress and
+its report.
 """
 
 from __future__ import annotations
@@ -46,13 +45,17 @@ from ncclkit.live.options import (
 EXIT = re.compile(r"(?P<code>[0-9]{1,3})(?::(?P<signal>[0-9]{1,3}))?")
 """Slurm's ``ExitCode``."""
 UNSEEN, NO_PYTHON = 66, 67
-"""Exit statuses of our batch script: the node does not see the case folder, or not the workbook's
-interpreter."""
+"""Exit statuses of our batch script.
+
+The node does not see the case folder, or not the workbook's interpreter.
+"""
 SUBMITS = 30.0
 """Seconds for sbatch, which tries again where the queue is full."""
 SEEN = 15.0
-"""Seconds that files of a job which has ended get to be seen here: caches of network file
-systems."""
+"""Seconds that files of a job which has ended get to be seen here.
+
+Caches of network file systems take some.
+"""
 LONGEST = 14 * 86400.0
 """Seconds for which a job is followed; it goes on without us."""
 
@@ -60,7 +63,7 @@ LONGEST = 14 * 86400.0
 def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -> str:
     """The text that sbatch gets.
 
-    `verb` with its arguments, on the nodes that the options ask for.
+    It runs `verb` with its arguments, on the nodes that the options ask for.
     """
     rows = scheduler.known(case).get("partitions", [])
     gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
@@ -163,9 +166,10 @@ def _text(path: Path) -> str:
 def submit(
     case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRecord = lambda record: None
 ) -> BatchJob:
-    """Submit a verb as a batch job; `on_record` is shown the text (kind ``script``) before it goes.
+    """Submit a verb as a batch job.
 
-    Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
+    `on_record` is shown the text (kind ``script``) before it goes.  Raises NcclkitError in one
+    sentence where Slurm refuses it; nothing is left of it then.
     """
     # what is refused leaves no folder
     script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
@@ -199,7 +203,10 @@ def refuse_unwritable(case_folder: Path) -> None:
 
 
 def _handed_over(folder: Path, text: str) -> str:
-    """What sbatch answers; NcclkitError where it does not take the job."""
+    """What sbatch answers.
+
+    Raises NcclkitError where it does not take the job.
+    """
     try:
         # names that are not UTF-8 arrive as the bytes that they are
         storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
@@ -213,7 +220,10 @@ def _handed_over(folder: Path, text: str) -> str:
 
 
 def _submitted_id(said: str) -> str:
-    """The id in what ``sbatch --parsable`` printed, on its last line: ``ID`` or ``ID;CLUSTER``."""
+    """The submitted id, on the last line that ``sbatch --parsable`` printed.
+
+    That line is ``ID`` or ``ID;CLUSTER``.
+    """
     lines = said.strip().splitlines() or [""]
     number = lines[-1].partition(";")[0].strip()
     if not scheduler.JOB_ID.fullmatch(number):
@@ -281,8 +291,10 @@ NEVER = {
     "JobHeldAdmin": "an administrator holds it",
     "launch_failed_requeued_held": "its node could not start it, and it is held",
 }
-"""Part of the reason for which a job will not start → what to do.  Some are a word, others a
-sentence with ``_``."""
+"""Part of the reason why a job will not start → what to do.
+
+Some are a word, others a sentence with ``_``.
+"""
 ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached Slurm's time limit; -t asks for more time",
@@ -299,7 +311,10 @@ REASON = 200
 FORGOTTEN = "FORGOTTEN"
 """The state of a job that Slurm knows no more."""
 OVER = {"COMPLETED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL", FORGOTTEN, *ENDS}
-"""States of a job that has ended; of any other word of Slurm's nobody knows that."""
+"""States of a job that has ended.
+
+Of any other word of Slurm's nobody knows whether it means that.
+"""
 STATE = re.compile(r"[A-Z][A-Z_]+")
 """Slurm's word for the state of a job."""
 SILENT = "SILENT"
@@ -321,13 +336,17 @@ class JobState:
     elapsed: str = ""
     restarts: int = 0
     place: tuple[int, int] = (0, 0)
-    """Its place among the jobs that wait in its partition, and how many these are; zeros where it
-    was not asked."""
+    """Its place among the jobs that wait in its partition, and their number.
+
+    Both are zero where it was not asked.
+    """
     status: int | None = None
     """Exit status of the verb, else of the batch script."""
     why: str = ""
-    """What Slurm said instead of an answer; of a job that waits for nodes, why these are not
-    available."""
+    """What Slurm said instead of an answer.
+
+    Of a job that waits for nodes, it is why these are not available.
+    """
 
     @property
     def over(self) -> bool:
@@ -408,7 +427,10 @@ class JobState:
 
 
 def parse_state(line: str) -> JobState:
-    """The state in one line of ``scontrol -o show job``; NcclkitError for a line without one."""
+    """The state in one line of ``scontrol -o show job``.
+
+    Raises NcclkitError for a line without one.
+    """
     fields = scheduler.fields(line)
     state = fields.get("JobState", "")
     if not STATE.fullmatch(state):
@@ -443,9 +465,9 @@ def exit_status(said: str) -> int | None:
 
 
 def job_state(job: BatchJob, with_place: bool = True) -> JobState:
-    """What Slurm says of a job now.
+    """What Slurm says of a job now, and never an exception.
 
-    Its queue, its recent memory, its accounting; never an exception.
+    It asks its queue, its recent memory, and its accounting.
     """
     try:
         # of an array the first line is of one of its tasks, which has an id of its own
@@ -484,8 +506,9 @@ def _shown(job: BatchJob) -> str:
 
 
 def _unavailable(partition: str) -> str:
-    """Why nodes of a partition take no job, as their administrators or Slurm itself
-    wrote it down.
+    """Why nodes of a partition take no job.
+
+    Their administrators or Slurm itself wrote it down.
     """
     said = scheduler.ask_slurm("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
     lines = said.splitlines()
@@ -493,8 +516,9 @@ def _unavailable(partition: str) -> str:
 
 
 def _accounted(job: BatchJob) -> JobState:
-    """The end of a job that Slurm's controller has forgotten, as its accounting or the job itself
-    tells it.
+    """The end of a job that Slurm's controller has forgotten.
+
+    Its accounting or the job itself tells it.
     """
     columns = "State,ExitCode,Elapsed,NodeList"
     with suppress(NcclkitError):  # many clusters keep no accounts
@@ -517,10 +541,8 @@ async def follow(
 ) -> JobState:
     """Follow a job until it has ended.
 
-    `on_record` gets its state (kind ``job``) and the records of its runs.
-
-    A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel`
-    ends it.
+    `on_record` gets its state (kind ``job``) and the records of its runs.  A job that will never
+    start is cancelled.  Cancelling this call leaves the job alone: `cancel` ends it.
     """
     begun = time.monotonic()
     last = ""
@@ -626,7 +648,7 @@ def plan_of(folder: Path) -> dict[str, Any] | None:
 def cancel(job: BatchJob, patience: float = 40.0) -> None:
     """End a job, wherever it is, and wait so many seconds for its end.
 
-    One that has ended stays as it is.
+    A job that has ended stays as it is.
     """
     try:
         _refuse_another(job)
@@ -640,7 +662,10 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
 
 
 def _refuse_another(job: BatchJob) -> None:
-    """Raise NcclkitError for a job that this case did not submit: anybody may have written it."""
+    """Raise NcclkitError for a job that this case did not submit.
+
+    Anybody may have written it.
+    """
     shown = _shown(job)
     # the end of the path: a case folder may have moved, or be named otherwise on another host
     own = f"/{job.folder.parent.name}/{job.folder.name}/job.sbatch"
@@ -660,8 +685,9 @@ class _Words(argparse.ArgumentParser):
 
 
 def parse_options(text: str) -> JobOptions:
-    """Job options from the words that ``ncclkit submit`` takes before the verb, such as ``-N 2 -p
-    gpu -t 10``.
+    """Job options from the words that ``ncclkit submit`` takes before the verb.
+
+    They are such as ``-N 2 -p gpu -t 10``.
     """
     parser = _Words(add_help=False)
     add_options(parser, *JOB_OPTIONS, defaults=JobOptions())
@@ -684,9 +710,7 @@ async def live_test(
 async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: None) -> Run:
     """The live test of a job that was submitted, once it has ended.
 
-    NcclkitError where it made none.
-
-    Cancelling this cancels the job.
+    Raises NcclkitError where the job made none.  Cancelling this cancels the job.
     """
     try:
         ended = await follow(case, job, on_record)
@@ -707,13 +731,13 @@ async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: 
 async def inspect(
     case: Case, python: str | None = None, paths: Mapping[str, str] | None = None, job: str = ""
 ) -> Case:
-    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer
-    readings replace older.
+    """Read the facts of this host, or of all nodes, into the case.
 
-    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label →
-    folder whose storage is looked at; those without a folder are left out; job: on a login node,
-    the options of a batch job that reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or
-    ``here`` reads those of this host.
+    Newer readings replace older ones.  `python` is the training interpreter (default:
+    NCCLKIT_TRAIN_PYTHON, else this one); `paths` is label → folder whose storage is looked at;
+    those without a folder are left out.  `job` is, on a login node, the options of a batch job that
+    reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or ``here`` reads those of this
+    host.
     """
     await probe.inspect_hosts(case, python, paths)
     if not scheduler.is_login_node() or job.strip() in ("", "here"):

@@ -1,6 +1,7 @@
-"""What a sweep is going to do: how many settings, pairs and jobs, and about how long.
+"""What a sweep is going to do, and about how long.
 
-In come the counts of a sweep and what its first jobs took, out go sentences and seconds.
+It says how many settings, pairs and jobs.  In come the counts of a sweep and what its first jobs
+took, out go sentences and seconds.
 """
 
 from __future__ import annotations
@@ -10,11 +11,20 @@ from dataclasses import dataclass
 from ncclkit.core.text import plural
 
 BUDGETS = {"nccl": 120.0, "gloo": 30.0}
-"""Seconds that a sweep takes at most where nobody says how many, until its answer is there."""
+"""Seconds that a sweep takes at most, until its answer is there.
+
+They count where nobody says how many.
+"""
 SHARED = 0.5
-"""The part of a budget for settings that share a job where others need jobs of their own."""
+"""The part of a budget for settings that share a job.
+
+Others need jobs of their own.
+"""
 CHOOSING, JOBS = 2, 8
-"""Jobs that choose, and jobs that decide, of each setting that a process keeps for its life."""
+"""Jobs that choose, and jobs that decide, for each setting.
+
+The settings are those that a process keeps for its life.
+"""
 CONTROLS = 3
 """Groups with the default in a job that settings share."""
 OF_JOB = {"nccl": 12.0, "gloo": 4.0}
@@ -22,8 +32,11 @@ OF_JOB = {"nccl": 12.0, "gloo": 4.0}
 OF_START = {"nccl": 12.0, "gloo": 5.0}
 """Seconds until the first pair of a job is measured, before one has shown it."""
 OF_GROUP = {"nccl": 0.09, "gloo": 0.045}
-"""Seconds of a setting on one collective and size: 36 settings on 21 pairs took 79 s on two
-H200, two settings on 35 pairs 11 s over gloo on two quiet cores."""
+"""Seconds of a setting on one collective and size.
+
+36 settings on 21 pairs took 79 s on two H200, two settings on 35 pairs 11 s over gloo on two quiet
+cores.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +57,20 @@ class SweepPlan:
 
     @property
     def budget(self) -> float:
-        """Seconds at most; what is named and needs jobs of its own gets the time of those."""
+        """Seconds at most.
+
+        What is named and needs jobs of its own gets the time of those.
+        """
         if self.asked:
             return self.asked
         return BUDGETS[self.backend] + (self._own_jobs_seconds if self.every else 0.0)
 
     @property
     def shared_part(self) -> float:
-        """The part of the budget for the shared job: all of it where no other job would fit."""
+        """The part of the budget for the shared job.
+
+        It is all of it where no other job would fit.
+        """
         if not self.own or not self.fits_own_jobs(self.budget * SHARED):
             return 1.0
         return SHARED

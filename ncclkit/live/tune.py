@@ -1,8 +1,8 @@
-"""Tuning advice drawn from what was measured, and sweeps that compare settings with the default.
+"""Tuning advice drawn from what was measured, and sweeps.
 
-In a size curve of a collective every call costs a fixed time, and a time per byte once the links
-are full.  From the curve follows the message size above which bandwidth is used well, and so the
-bucket size that a job should send.
+A sweep compares settings with the default.  In a size curve of a collective every call costs a
+fixed time, and a time per byte once the links are full.  From the curve follows the message size
+above which bandwidth is used well, and so the bucket size that a job should send.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ MOSTLY_DATA = 4
 
 
 def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
-    """The message size in bytes from which on the bandwidth is at least this share (0..1) of the
-    largest message's.
+    """The message size in bytes from which on bandwidth is well used.
 
-    Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of
-    at least 1 MiB; None otherwise.
+    It is then at least this `share` (0..1) of the largest message's.  Between two sizes the time is
+    taken to grow evenly.  Needs a message of at most 4 KiB and one of at least 1 MiB; None
+    otherwise.
     """
     rows = sorted({m.bytes: _cost(m) for m in measurements}.items())
     if not rows:
@@ -96,9 +96,9 @@ def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
 
 
 def _cost(m: Measurement) -> float:
-    """Microseconds of a call without what Python takes to launch it, where a graph shows that.
+    """Microseconds of a call without what Python takes to launch it.
 
-    A training job launches ahead of its GPU.
+    It is known where a graph shows that.  A training job launches ahead of its GPU.
     """
     if m.graph_us is None:
         return m.time_us
@@ -108,9 +108,10 @@ def _cost(m: Measurement) -> float:
 def advise(
     measurements: Sequence[Measurement], expectation: Expectation | None = None
 ) -> list[Advice]:
-    """Advice from a sweep: what to set and what to look into, with this machine's own numbers.
+    """Advice from a sweep, with this machine's own numbers.
 
-    measurements: one all_reduce size curve; expectation: the busbw that this topology should give.
+    It says what to set and what to look into.  `measurements` are one all_reduce size curve;
+    `expectation` is the busbw that this topology should give.
     """
     if all(m.ranks == 1 for m in measurements):
         return []  # nothing travels, so nothing can be advised
@@ -187,7 +188,7 @@ def _launch(measurements: Sequence[Measurement]) -> float:
 
 
 def _jittery(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Messages of 1 MiB and more whose p99 is over twice the median, worst first.
+    """Messages from 1 MiB up whose p99 exceeds twice the median, worst first.
 
     Where launching takes much of the time a single call is no measure of the way: it waits for
     Python.
@@ -213,23 +214,35 @@ def _jitter(m: Measurement) -> Advice:
 
 
 Key = tuple[int, str, int]
-"""A setting's number (from 1; 0 and `ALONE` are the default), the collective, the bytes."""
+"""A setting's number, the collective, and the bytes.
+
+Numbers count from 1; 0 and `ALONE` are the default.
+"""
 ALONE = -1
 """Number of the default in jobs of its own."""
 CONTROLS = (0, -2, -3)
-"""Numbers of the default in a job that it shares: groups made first, in the middle and last, as
-where a group stands among others can cost 2 % of a small call."""
+"""Numbers of the default in a job that it shares.
+
+They are groups made first, in the middle and last, as where a group stands among others can cost 2
+% of a small call.
+"""
 ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
 DEFAULTS = ProbeOptions(op="all")
-"""Every collective; where the messages of a job are known, those that it sends."""
+"""The collectives that are measured by default.
+
+They are all; where the messages of a job are known, those that it sends.
+"""
 GRACE = 6.0
 """Seconds after its budget in which a job may end by itself."""
 ANSWER = 2.0
 """Seconds of a budget that are kept for ending the last job, and for the answer."""
 SLOW_START, MOST_KEPT = 0.3, 0.3
-"""What is kept more, as a part of what was spent before the first job, and the largest part of the
-budget that is kept."""
+"""What else is kept, as a part of what the start took.
+
+The start is what was spent before the first job.  The second is the largest part of the budget that
+is kept.
+"""
 TIME_UP = ("Time was up", "No time was left", "There was no time")
 """How a sentence begins that says what a budget did not suffice for."""
 NAMED = 6
@@ -281,14 +294,13 @@ async def sweep(
 ) -> Sweep:
     """Compare settings with the default.
 
-    Those that are named, or those that this hardware can have.
-
-    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this
-    environment sets, or those of them that `settings` name, with its absence; job: a case folder, a
-    log, dumps or a model (see `calls_of`), whose messages are measured, and whose variables are
-    those that are inherited; budget: seconds at most (0: those of `BUDGETS`): what they do not
-    suffice for is left out, and said; on_sweep: gets what is known, whenever that is more, and also
-    when the sweep is cancelled.
+    They are those that are named, or those that this hardware can have.  `sizes` are those of the
+    messages, in bytes; `inherited`: compare each variable of NCCL and gloo that this environment
+    sets, or those of them that `settings` name, with its absence; `job` is a case folder, a log,
+    dumps or a model (see `calls_of`), whose messages are measured, and whose variables are those
+    that are inherited; `budget` is the seconds at most (0: those of `BUDGETS`): what they do not
+    suffice for is left out, and said; `on_sweep` gets what is known, whenever that is more, and
+    also when the sweep is cancelled.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in
     turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
@@ -368,7 +380,10 @@ class WholeSweep:
         on_sweep: OnSweep,
         began: float,
     ) -> None:
-        """wanted: the settings; base: each job before its setting; began: monotonic."""
+        """Prepare a sweep.
+
+        `wanted` are the settings; `base` is each job before its setting; `began` is monotonic.
+        """
         self.case = case
         self.base = base
         self.made = made
@@ -384,9 +399,10 @@ class WholeSweep:
         """Whether settings share a job, which measures pair after pair."""
 
     async def measure(self, every: bool, budget: float, own: Choices) -> Sweep:
-        """Run the jobs; what was measured is kept when they fail, and when they are cancelled.
+        """Run the jobs.
 
-        every: decide on each setting; budget: seconds, 0 for what is usual.
+        What was measured is kept when they fail, and when they are cancelled.  `every`: decide on
+        each setting; `budget` is in seconds, 0 for what is usual.
         """
         try:
             await self._run_jobs(every, budget, own)
@@ -453,7 +469,10 @@ class WholeSweep:
         return self.made.sweep(self.base, settings, seconds, self.base.unset, self.calls)
 
     def _finish(self, reason: str) -> Sweep:
-        """Keep what is known in the case, and show it; reason: why it is incomplete."""
+        """Keep what is known in the case, and show it.
+
+        `reason` is why it is incomplete.
+        """
         found = self._known()
         if reason:
             found = replace(found, unfinished=self._unfinished(reason))
@@ -513,7 +532,7 @@ def _keep_sweep(case: Case, found: Sweep) -> Sweep:
 async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
     """The plan of a sweep.
 
-    Collectives and sizes that are named, else those of the job's calls, else all.
+    It has the collectives and sizes that are named, else those of the job's calls, else all.
     """
     named = {call: count for call, count in calls.items() if call[0] in options.ops}
     heavy = heaviest(named, MOST_SIZES)
@@ -570,9 +589,9 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
 
 
 async def _gloo_interface(case: Case, base: Plan) -> str:
-    """The interface that gloo takes without the variable, where every host takes the same.
+    """The interface that gloo takes without the variable.
 
-    Empty where nobody knows.
+    Every host must take the same; it is empty where nobody knows.
     """
     if launchers.hosts_of_plan(base) == 1:
         try:
@@ -599,7 +618,10 @@ def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
 
 
 def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
-    """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
+    """The candidates that are not what NCCL takes by itself on all sizes.
+
+    With them comes what it takes.
+    """
     own = own_choices(case, plan)
     every = len(plan.ops) * len(plan.sizes)
     different = []
@@ -613,9 +635,7 @@ def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
 def calls_of(job: str, logs: Case) -> Calls:
     """(collective, bytes) → calls of a job, by what was read of it.
 
-    Of a safetensors file one step of DDP.
-
-    Raises NcclkitError where nothing shows a size.
+    Of a safetensors file it is one step of DDP.  Raises NcclkitError where nothing shows a size.
     """
     if job.endswith(MODEL):
         found = buckets_of(Path(job).expanduser())
@@ -640,10 +660,9 @@ def _inherited(
 ) -> dict[str, str]:
     """Variables whose cost is asked: those of the job's logs.
 
-    Without logs, those set here, and in nccl.conf.
-
-    settings: name the only ones of interest; empty: all; notes: gets a sentence on those that no
-    job can be without. Raises NcclkitError where there are none.
+    Without logs they are those set here, and in nccl.conf.  `settings` name the only ones of
+    interest; empty means all; `notes` gets a sentence on those that no job can be without.  Raises
+    NcclkitError where there are none.
     """
     here = not (logs.events or logs.facts)
     facts = [fact for fact in (case if here else logs).facts if fact.name.startswith("env.")]
@@ -693,7 +712,10 @@ NO_MULTICAST = (
 
 
 def _present_variables(case: Case, logs: Case) -> dict[str, str]:
-    """The variables of NCCL and gloo that the job of these logs has; without logs, those here."""
+    """The variables of NCCL and gloo that the job of these logs has.
+
+    Without logs they are those here.
+    """
     facts = case
     values: dict[str, str] = {}
     if logs.events or logs.facts:
@@ -712,7 +734,10 @@ def _present_variables(case: Case, logs: Case) -> dict[str, str]:
 def _left_alone(
     present: Mapping[str, str], settings: Iterable[Setting], inherited: bool
 ) -> dict[str, str]:
-    """What protects something here and is not named: a sweep of named settings touches no other."""
+    """What protects something here and is not named.
+
+    A sweep of named settings touches no other.
+    """
     named = {name for one in settings for name in (*one.env, *one.without)}
     if named and not inherited:
         return {}
@@ -724,7 +749,10 @@ def _left_alone(
 
 
 def _without_multicast(wanted: list[Setting], present: Mapping[str, str]) -> list[Setting]:
-    """Raises NcclkitError for a setting that would use multicast where that is switched off."""
+    """Raise NcclkitError for a setting that would use multicast.
+
+    It is raised where multicast is switched off.
+    """
     if not multicast_is_off(present):
         return wanted
     for one in wanted:
@@ -807,7 +835,10 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 
 def own_choices(case: Case, plan: Plan) -> Choices:
-    """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
+    """What NCCL chose in this case's live tests, by TUNING lines.
+
+    They are tests of so many ranks and hosts.
+    """
     hosts = launchers.hosts_of_plan(plan)
     runs = set()
     for row in case.measurements:
@@ -912,7 +943,7 @@ def _joined(known: Mapping[str, Any]) -> bool:
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
     """What NCCL can be told of the network between hosts.
 
-    Queue pairs and traffic class, else sockets and threads.
+    It is queue pairs and traffic class, else sockets and threads.
     """
     if launchers.hosts_of_plan(plan) < 2:
         return []
@@ -938,7 +969,7 @@ def _more_memory(size: int) -> str:
 class Measured:
     """Microseconds of the rounds of each phase.
 
-    Those that choose, descend and decide, and those under computation.
+    The phases choose, descend and decide, and measure under computation.
     """
 
     own_jobs: set[int] = field(default_factory=set)
@@ -963,7 +994,7 @@ class Measured:
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
         """Keep a record of a job with these settings.
 
-        Of one with a single setting only the median of its rounds.
+        Of a job with a single setting it is only the median of its rounds.
         """
         if record["kind"] in ("sweep.refused", "sweep.no_step"):
             if record["kind"] == "sweep.refused":
@@ -1082,7 +1113,7 @@ class Measured:
     def share(self, number: int, phase: str) -> float:
         """What a setting takes of the default's time.
 
-        The geometric mean over all sizes; infinite if refused.
+        It is the geometric mean over all sizes; infinite if refused.
         """
         times = self.times[phase]
         ratios = []
@@ -1094,7 +1125,10 @@ class Measured:
         return math.inf
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
-        """Of those that chose, the settings with own jobs that look best on some call and size."""
+        """The settings with own jobs that look best on some call and size.
+
+        They are among those that chose.
+        """
         best_ratio: dict[int, float] = {}
         for phase in self.chose:
             times = self.times[phase]
@@ -1153,12 +1187,11 @@ class Measured:
 
 
 def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, bool]:
-    """How many of the settings that a process keeps can be measured in so many jobs, and whether
-    Optuna searches them.
+    """How many settings can be measured in so many jobs, and whether Optuna searches.
 
-    All combinations take turns where there is time for that.  Else Optuna chooses which are
-    measured; without it the settings do so one by one.  A note says so.  alone: settings; every:
-    those and their combinations.
+    They are those that a process keeps.  All combinations take turns where there is time for that.
+    Else Optuna chooses which are measured; without it the settings do so one by one.  A note says
+    so.  `alone` are settings; `every` those and their combinations.
     """
     # in each turn one job is the default's
     turns = jobs // CHOOSING - 1
@@ -1238,10 +1271,9 @@ class SweepJobs:
     ) -> None:
         """One job with a process group for each setting.
 
-        Every: decide on those that look slower, too.
-
-        within: seconds of measuring after which no further collective and size is begun; own: what
-        NCCL takes by itself; a setting is not measured where it asks for the same.
+        `every`: decide on those that look slower, too.  `within` is the seconds of measuring after
+        which no further collective and size is begun; `own` is what NCCL takes by itself; a setting
+        is not measured where it asks for the same.
         """
         usable = dict(settings)
         for _ in range(MOST_STRUCK + 1):
@@ -1291,10 +1323,10 @@ class SweepJobs:
         return words
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
-        """Jobs of the default and of each setting in turn, in an order that is shuffled for each
-        turn.
+        """Jobs of the default and of each setting in turn, in shuffled order.
 
-        ends: on the monotonic clock, by which the last turn ends, about.
+        The order is shuffled for each turn.  `ends` is on the monotonic clock, by which the last
+        turn ends, about.
         """
         # a fixed seed, so that a sweep can be repeated as it was
         order = random.Random(1)
@@ -1319,12 +1351,11 @@ class SweepJobs:
         ends: float,
         more: list[Setting] | None = None,
     ) -> list[Setting]:
-        """Choose among settings that a process keeps, and their combinations, while there is time.
+        """Choose among settings that a process keeps, while there is time.
 
-        Decide on the best.
-
-        ends: on the monotonic clock; more: gets the combinations, numbered from `first`, before
-        they are measured.  Returns them.
+        Their combinations are among them; it decides on the best.  `ends` is on the monotonic
+        clock; `more` gets the combinations, numbered from `first`, before they are measured.
+        Returns them.
         """
         more = [] if more is None else more
         began = time.monotonic()
@@ -1354,11 +1385,10 @@ class SweepJobs:
     async def _turn(
         self, settings: Mapping[int, Setting], phase: str, order: random.Random
     ) -> None:
-        """One job of the default and of each setting, in an order of this turn.
+        """One job of the default and each setting, in this turn's order.
 
-        Jobs that decide also compute beside.
-
-        A setting whose job fails is refused; raises NcclkitError where the default's fails.
+        Jobs that decide also compute beside.  A setting whose job fails is refused; raises
+        NcclkitError where the default's fails.
         """
         for number, setting in order.sample(
             [(ALONE, Setting()), *settings.items()], 1 + len(settings)
@@ -1385,11 +1415,11 @@ class SweepJobs:
     async def _search(
         self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int
     ) -> None:
-        """Measure each setting, then the combinations of `every` that Optuna expects most of by
-        what came before.
+        """Measure each setting, then the combinations that Optuna expects most of.
 
-        Every job stands beside one of the default, as drift is larger than most gains, and is
-        judged by the geometric mean of what its sizes take of the default's time.
+        It expects by what came before, of those of `every`.  Every job stands beside one of the
+        default, as drift is larger than most gains, and is judged by the geometric mean of what its
+        sizes take of the default's time.
         """
         import optuna
 
@@ -1418,9 +1448,10 @@ class SweepJobs:
     async def job(
         self, plan: Plan, words: Sequence[str], numbers: Sequence[int], within: float = 0.0
     ) -> str:
-        """One job of the sweep program; returns what it failed by, "" where it did not.
+        """Run a job of the sweep program.
 
-        within: seconds for which it may measure beyond the time of any other job.
+        Returns what it failed by, "" where it did not.  `within` is the seconds for which it may
+        measure beyond the time of any other job.
         """
 
         def keep(record: dict[str, Any]) -> None:
@@ -1461,7 +1492,10 @@ class SweepJobs:
 
 
 def _with_controls(numbers: Sequence[int]) -> list[int]:
-    """Settings in the order of their groups: the default stands first, in the middle, and last."""
+    """Settings in the order of their groups.
+
+    The default stands first, in the middle, and last.
+    """
     first, middle, last = CONTROLS
     half = len(numbers) // 2
     return [first, *numbers[:half], middle, *numbers[half:], last]

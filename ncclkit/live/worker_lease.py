@@ -1,8 +1,9 @@
-"""Loaded by each batch job that is a worker of Dask: it ends with the reading that it works for.
+"""Loaded by each batch job that is a worker of Dask.
 
-A worker that Slurm asks to end waits in asyncio for tasks that never end, and lives on where
-nobody kills it, as when slurmd itself has died.  The keys are made for one reading and are removed
-with it, so a worker whose keys are gone has nobody left to work for.
+The job ends with the reading that it works for.  A worker that Slurm asks to end waits in asyncio
+for tasks that never end, and lives on where nobody kills it, as when slurmd itself has died.  The
+keys are made for one reading and are removed with it, so a worker whose keys are gone has nobody
+left to work for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ ENDING = ("closing", "closed", "failed")
 
 
 def dask_setup(worker: Any) -> None:
-    """Begin to watch; Dask calls this when the worker starts."""
+    """Begin to watch.
+
+    Dask calls this when the worker starts.
+    """
     key = str(worker.security.tls_worker_key or "")
     threading.Thread(target=_watch, args=(worker, key), daemon=True, name="ncclkit-lease").start()
 

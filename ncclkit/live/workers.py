@@ -1,6 +1,6 @@
 """Who reads logs and dumps side by side.
 
-Processes of this host, or workers of Dask, here or in batch jobs of Slurm.
+They are processes of this host, or workers of Dask, here or in batch jobs of Slurm.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx
 SUBMITS = 30.0
 """Seconds for sbatch, which tries again where the queue is full."""
 START = 120.0
-"""Seconds in which the first worker must be there; a batch job may wait longer than that."""
+"""Seconds in which the first worker must be there.
+
+A batch job may wait longer than that.
+"""
 NOBODY = "127.0.0.1:0"
-"""Where Dask's page listens, which no one asked for: on loopback, and not at the port of somebody
-else's."""
+"""Where Dask's page listens, which no one asked for.
+
+It is on loopback, and not at the port of somebody else's.
+"""
 
 
 @contextmanager
 def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | None]:
     """The executor that ``--readers`` names, as long as the block runs.
 
-    None, and a sentence, where it cannot be had.
-
-    ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the
-    work asks for, up to the number behind it.  Whoever reaches a port of Dask executes code, so
-    these talk over TLS with keys of their own; of a scheduler that runs already its owner decides.
+    It is None, with a sentence, where it cannot be had.  ``dask`` starts workers on this host, or
+    on a login node as batch jobs of Slurm, as many as the work asks for, up to the number behind
+    it.  Whoever reaches a port of Dask executes code, so these talk over TLS with keys of their
+    own; of a scheduler that runs already its owner decides.
     """
     asked = FORM.fullmatch(what)
     if asked is None:
@@ -99,10 +103,10 @@ for path in sys.argv[2:]:
 quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 subprocess.run(["scancel", "--name", sys.argv[1]], timeout=30, **quiet)
 """
-"""What removes the keys and ends the batch jobs, also any that was submitted last, once its input
-closes.
+"""What removes the keys and ends the batch jobs once its input closes.
 
-That happens when the program that reads ends, whatever ended it.
+It ends also any job that was submitted last.  Its input closes when the program that reads ends,
+whatever ended it.
 """
 CARE = 40.0
 """Seconds that this may take."""
@@ -129,7 +133,7 @@ def _dismiss(caretaker: subprocess.Popen[bytes]) -> None:
 def _key_files(cluster: Any) -> list[Any]:
     """The files in which the keys of batch jobs lie.
 
-    None where workers are processes of this host.
+    It is None where workers are processes of this host.
     """
     files = (getattr(cluster, f"_job_{name}", None) for name in ("ca_file", "key", "cert"))
     return [file for file in files if file is not None]
@@ -138,7 +142,7 @@ def _key_files(cluster: Any) -> list[Any]:
 def _cluster(most: int) -> Any:
     """Workers that grow and shrink with the work.
 
-    Batch jobs on a login node, else processes of this host.
+    They are batch jobs on a login node, else processes of this host.
     """
     import dask
     from distributed import Security
@@ -187,7 +191,10 @@ def _cluster(most: int) -> Any:
 
 
 def _bounded_job() -> Any:
-    """The class of a worker's job whose sbatch and scancel end, and say no more than they may."""
+    """The class of a worker's job whose sbatch and scancel are bounded.
+
+    They end, and say no more than they may.
+    """
     from dask_jobqueue.slurm import SLURMJob
 
     class BoundedJob(SLURMJob):  # type: ignore[misc]

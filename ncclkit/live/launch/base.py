@@ -1,7 +1,8 @@
-"""What a launcher is: how ranks come to run on this host, or on the nodes that somebody was given.
+"""What a launcher is.
 
-A scheduler that ncclkit does not know is one more class like this; ``docs/launchers.md`` shows
-how to write it, and where to announce it.
+It is how ranks come to run on this host, or on the nodes that somebody was given.  A scheduler that
+ncclkit does not know is one more class like this; ``docs/launchers.md`` shows how to write it, and
+where to announce it.
 """
 
 from __future__ import annotations
@@ -30,36 +31,51 @@ class Launcher(ABC):
 
     @abstractmethod
     def starts_on_nodes(self) -> bool:
-        """Whether ranks must be started through it: torchrun alone reaches this host only."""
+        """Whether ranks must be started through it.
+
+        torchrun alone reaches this host only.
+        """
 
     @abstractmethod
     async def node_names(self) -> list[str]:
-        """The names of these nodes, the first being the one whose port ranks meet at."""
+        """The names of these nodes.
+
+        Ranks meet at a port of the first one.
+        """
 
     @abstractmethod
     def on_each_node(self, *options: str) -> list[str]:
-        """The words before a command that each node runs once; options: of this launcher."""
+        """The words before a command that each node runs once.
+
+        `options` are those of this launcher.
+        """
 
     @abstractmethod
     def agent_on_each_node(self, agent: Path, python: str, folder: Path) -> list[str]:
         """The words before a verb of the agent that each node runs once.
 
-        folder: of the run, where a launcher that sends no files may put the agent.
+        `folder` is that of the run, where a launcher that sends no files may put the agent.
         """
 
     @abstractmethod
     async def run(self, plan: Plan, folder: Path, on_record: OnRecord) -> list[Record]:
-        """Start the ranks of a plan; every record of the run, the last one of kind ``end``.
+        """Start the ranks of a plan; the records of the run, ``end`` last.
 
         When this returns, is cancelled or raises, everything that it started is dead.
         """
 
     @abstractmethod
     async def read_facts(self, python: str, folder: Path, paths: Mapping[str, str]) -> list[Record]:
-        """Records of kind ``fact`` of each node; paths: label → folder that is looked at."""
+        """Records of kind ``fact`` of each node.
+
+        `paths` is label → folder that is looked at.
+        """
 
     async def nodes_of_job(self, number: int) -> int:
-        """How many nodes a running job of this user has; 0 where this launcher knows of none."""
+        """How many nodes a running job of this user has.
+
+        It is 0 where this launcher knows of none.
+        """
         return 0
 
     def beside_job(
@@ -74,7 +90,10 @@ class Launcher(ABC):
 
 
 def checked_program(python: str) -> str:
-    """The interpreter as given; NcclkitError for a name that would be taken for an option."""
+    """The interpreter as given.
+
+    Raises NcclkitError for a name that would be taken for an option.
+    """
     if python.startswith("-"):
         why = "begins with a dash; give its full path"
         raise NcclkitError(f"The training interpreter {python!r} {why}.")

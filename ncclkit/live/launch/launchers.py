@@ -1,7 +1,7 @@
-"""Which launcher starts what: those that are known, and the one whose nodes we were given.
+"""Which launcher starts what.
 
-A package of its own announces one by an entry point of the group ``ncclkit.launchers``, which
-names a subclass of `base.Launcher`.
+It knows all launchers, and the one whose nodes we were given.  A package of its own announces one
+by an entry point of the group ``ncclkit.launchers``, which names a subclass of `base.Launcher`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def hosts_of_plan(plan: Plan) -> int:
 
 
 async def launcher_of_job(number: int) -> tuple[Launcher, int] | None:
-    """The launcher that knows this running job, and how many nodes it has; None: no one does."""
+    """The launcher that knows this running job, and how many nodes it has.
+
+    It is None where no one does.
+    """
     for launcher in known_launchers():
         nodes = await launcher.nodes_of_job(number)
         if nodes:

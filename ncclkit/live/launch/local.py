@@ -25,20 +25,35 @@ from ncclkit.live.launch.base import Launcher, OnRecord, Record
 from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
-"""Variable of every process of a run: the run folder.  By it what is left behind is found."""
+"""Variable of every process of a run: the run folder.
+
+By it what is left behind is found.
+"""
 
 FACTS = 120.0
-"""Seconds for the facts of a host: above the agent's own deadlines, which say what hung."""
+"""Seconds for the facts of a host.
+
+They are above the agent's own deadlines, which say what hung.
+"""
 
 START = 60.0
-"""Seconds in which a training interpreter has to start; from a cold file server it takes some."""
+"""Seconds in which a training interpreter has to start.
+
+From a cold file server it takes some.
+"""
 
 KILLED = 5.0
-"""Seconds in which a killed process ends, unless it is in the kernel, where nobody can end it."""
+"""Seconds in which a killed process ends.
+
+One that is in the kernel nobody can end.
+"""
 
 
 _answers: dict[tuple[object, ...], Record] = {}
-"""What interpreters answered to `check`, which takes seconds: by what their answer depends on."""
+"""What interpreters answered to `check_interpreter`, which takes seconds.
+
+It is kept by what their answer depends on.
+"""
 
 
 async def run_locally(
@@ -46,10 +61,9 @@ async def run_locally(
 ) -> list[Record]:
     """Start the ranks of a plan in a run folder.
 
-    Returns every wire record, the last one of kind ``end``.
-
-    The variables of the plan come on top of this process's own.  When this returns, is cancelled or
-    raises, everything it started is dead.
+    Returns every wire record, the last one of kind ``end``.  The variables of the plan come on top
+    of this process's own.  When this returns, is cancelled or raises, everything it started is
+    dead.
     """
     with packed(plan.lab, compiled=True) as agent:
         command = [
@@ -68,9 +82,10 @@ async def run_locally(
 async def read_facts_here(
     python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
-    """Facts of this host as the training interpreter sees it: records of kind ``fact``.
+    """Facts of this host as the training interpreter sees it.
 
-    deadline: where the agent does not get to its end by then, ``facts.rest`` says so.
+    They are records of kind ``fact``.  Where the agent does not get to its end by the `deadline`,
+    ``facts.rest`` says so.
     """
     with packed(compiled=True) as agent:
         command = [
@@ -94,7 +109,7 @@ async def read_facts_here(
 def missing_facts(records: Sequence[Record], end: str) -> list[Record]:
     """A fact without a value for an agent that was ended too early.
 
-    None where it had sent all facts.
+    It is None where the agent had sent all facts.
     """
     kinds = {record.get("kind") for record in records}
     if "fact" not in kinds or "complete" in kinds:
@@ -117,11 +132,9 @@ async def run_under_guard(
 ) -> list[Record]:
     """Run a command under ``agent.pyz guard``.
 
-    Records go to ``wire.jsonl``, all other output to ``launcher.log``.
-
-    agent: as `packed` gives it; the folder that it lies in is gone when the guard has ended,
-    whatever becomes of us. Besides `env`, only `TAG` is set; the variables of `unset` are not
-    inherited.
+    Records go to ``wire.jsonl``, all other output to ``launcher.log``.  `agent` is as `packed`
+    gives it; the folder that it lies in is gone when the guard has ended, whatever becomes of us.
+    Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     words = [str(agent), private.OWN, "guard", str(folder), str(deadline), *command]
@@ -171,7 +184,10 @@ async def _started(
 
 
 async def _first_word(guard: asyncio.subprocess.Process, heard: asyncio.Event, python: str) -> None:
-    """Wait until a guard says that it has started, or has ended; NcclkitError where it does not."""
+    """Wait until a guard says that it has started, or has ended.
+
+    Raises NcclkitError where it does neither.
+    """
     try:
         await asyncio.wait_for(heard.wait(), START)
     except asyncio.TimeoutError as error:
@@ -183,7 +199,10 @@ async def _first_word(guard: asyncio.subprocess.Process, heard: asyncio.Event, p
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a process with its group: behind a script that starts it, the interpreter is a child."""
+    """Kill a process with its group.
+
+    Behind a script that starts it, the interpreter is a child.
+    """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(asyncio.TimeoutError):
@@ -191,7 +210,10 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _lost(code: int, folder: Path) -> Record:
-    """The end of a run whose guard ended without a word, as the record that it did not write."""
+    """The end of a run whose guard ended without a word.
+
+    It is the record that the guard did not write.
+    """
     if code < 0:
         how = f"by signal {-code} ({signal.Signals(-code).name})"
     else:
@@ -237,7 +259,10 @@ async def _discard(output: asyncio.StreamReader) -> None:
 async def _read(
     guard: asyncio.subprocess.Process, folder: Path, on_record: OnRecord, heard: asyncio.Event
 ) -> list[Record]:
-    """Split the guard's output into records and everything else, line by line, while it arrives."""
+    """Split the guard's output into records and all else, as it arrives.
+
+    It is split line by line.
+    """
     assert guard.stdout is not None
     records: list[Record] = []
     rest = b""
@@ -266,7 +291,10 @@ LOG_BEGIN, LOG_END = 64 << 20, 1 << 20
 
 
 class LauncherLog:
-    """``launcher.log`` of a run folder: the beginning and the end of what a run prints."""
+    """``launcher.log`` of a run folder.
+
+    It keeps the beginning and the end of what a run prints.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
@@ -326,15 +354,18 @@ def _keep(
 
 
 def _spill(rest: bytes, log: LauncherLog) -> bytes:
-    """A line of a megabyte without an end is no record: it goes to the log as it is."""
+    """Keep a line of a megabyte without an end in the log.
+
+    It is no record.
+    """
     log.write(rest)
     return b""
 
 
 async def check_interpreter(python: str, deadline: float = 60.0) -> Record:
-    """What the training interpreter can do.
+    """What the training interpreter can do: ``python``, ``torch``, ``gpus``, ``nccl``.
 
-    ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence.
+    Raises NcclkitError in one sentence.
     """
     if not isinstance(python, str) or not python:
         raise NcclkitError(

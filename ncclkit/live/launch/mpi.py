@@ -95,7 +95,10 @@ class MpiLauncher(Launcher):
         return records
 
     async def read_facts(self, python: str, folder: Path, paths: Mapping[str, str]) -> list[Record]:
-        """The facts of each host; one that gave nothing is a fact that could not be read."""
+        """The facts of each host.
+
+        A host that gave nothing is a fact that could not be read.
+        """
         labelled = [f"{label}={path}" for label, path in paths.items()]
         with packed() as agent:
             start = self.agent_on_each_node(agent, python, folder)
@@ -106,7 +109,10 @@ class MpiLauncher(Launcher):
 
 
 def hosts_of_file() -> list[str]:
-    """The different hosts of the file that a variable names, in its order; none without one."""
+    """The different hosts of the file that a variable names, in its order.
+
+    There are none without such a file.
+    """
     path = _host_file()
     if path is None:
         return []
@@ -143,7 +149,7 @@ def _host_file() -> Path | None:
 def _mpirun(plan: Plan | None = None) -> list[str]:
     """mpirun with one process on each host, free to use all of its cores.
 
-    plan: whose variables the hosts get, besides those of ours that ranks heed.
+    The hosts get the variables of the `plan`, besides those of ours that ranks heed.
     """
     hosts = hosts_of_file()
     more = split_words(os.environ.get(OPTIONS, ""), OPTIONS)
@@ -158,7 +164,10 @@ def _mpirun(plan: Plan | None = None) -> list[str]:
 
 
 def _passed_variables(plan: Plan | None) -> list[str]:
-    """Names of the variables that go to every host: mpirun passes none of ours by itself."""
+    """Names of the variables that go to every host.
+
+    mpirun passes none of ours by itself.
+    """
     names = {name for name in os.environ if name.startswith(HEEDED)}
     if plan is not None:
         names |= plan.env.keys() | {TAG}

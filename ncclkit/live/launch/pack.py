@@ -1,11 +1,10 @@
 """What travels between nodes.
 
-The agent as one file, ``agent.pyz``, and the files of a run that come back over srun.
-
-The training interpreter sees nothing of the workbook.  What is executed never lies where somebody
-else may write, as a case folder may: on this machine it is in a folder of the run's own, and other
-hosts of an allocation get it through the standard input of what srun starts.  A node that does not
-see the run folder sends pieces of one archive.
+It is the agent as one file, ``agent.pyz``, and the files of a run that come back over srun.  The
+training interpreter sees nothing of the workbook.  What is executed never lies where somebody else
+may write, as a case folder may: on this machine it is in a folder of the run's own, and other hosts
+of an allocation get it through the standard input of what srun starts.  A node that does not see
+the run folder sends pieces of one archive.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ BOOT = (
     "from ncclkit.agent import private;private.become(b,sys.argv[1:])"
 )
 PIPED = ("-I", "-S", "-c", BOOT)
-"""The words after an interpreter that start the agent which comes through its standard input.
+"""The words after an interpreter that start the agent from standard input.
 
-Isolated, as even the working folder may be one that others write to.
+It runs isolated, as even the working folder may be one that others write to.
 """
 
 
@@ -46,11 +45,9 @@ Isolated, as even the working folder may be one that others write to.
 def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
     """``agent.pyz`` in a folder that only this user can write, replace or rename.
 
-    Both are gone after the block.
-
-    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside
-    the sources, by which every process on this machine starts 50 ms earlier; what travels to other
-    hosts is a third of that without.
+    Both are gone after the block.  With `lab` it holds the programs of the lab, which no other run
+    needs; with `compiled` compiled code beside the sources, by which every process on this machine
+    starts 50 ms earlier; what travels to other hosts is a third of that without.
     """
     try:
         place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.parent_folder())
@@ -66,8 +63,9 @@ def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
 
 @functools.cache
 def _archive(lab: bool, compiled: bool) -> bytes:
-    """The agent: its sources, byte for byte the same, and what this Python has made of them, which
-    others pass over.
+    """The agent: its sources, and what this Python has made of them.
+
+    The sources are byte for byte the same; other Pythons pass over the rest.
     """
     parts = ("agent", "lab/programs") if lab else ("agent",)
     buffer = io.BytesIO()
@@ -164,7 +162,10 @@ def unpack(folder: Path) -> list[str]:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Plain files without a path of their own; what is there already stays."""
+    """Unpack plain files without a path of their own.
+
+    What is there already stays.
+    """
     left = LARGEST
     for member in archive:
         # by the size that it claims, before anything is written

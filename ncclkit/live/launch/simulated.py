@@ -1,11 +1,10 @@
 """Ranks on simulated hosts of this machine.
 
-One torchrun per host, static rendezvous, all under one guard.
-
-Networks of simulated hosts, and what may be wrong with them, are plain data for
-`agent.run.simulated_hosts`. Two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at
-192.168.77.2, that know each other's names. A network is said as a mapping: ``hosts`` (how many) and
-``wrong`` (a name of `WRONG`).
+There is one torchrun per host, with static rendezvous, all under one guard.  Networks of simulated
+hosts, and what may be wrong with them, are plain data for `agent.run.simulated_hosts`.  There are
+two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at 192.168.77.2, that know each
+other's names.  A network is said as a mapping: ``hosts`` (how many) and ``wrong`` (a name of
+`WRONG`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ncclkit.live.launch.pack import packed
 Hosts = dict[str, dict[str, Any]]
 
 PORT = 29500
-"""Of the rendezvous, unless MASTER_PORT says otherwise."""
+"""The port of the rendezvous, unless MASTER_PORT says otherwise."""
 ASTRAY = "10.99.0.1"
 """An address of the first host, of a network that the others are not part of."""
 SIZE = 1400
@@ -54,7 +53,10 @@ class Adapted(torch.nn.Module):
 
 
 def healthy_hosts(count: int = 2) -> Hosts:
-    """`count` hosts with nothing wrong: name → what `agent.run.simulated_hosts` makes of it."""
+    """`count` hosts with nothing wrong.
+
+    It is name → what `agent.run.simulated_hosts` makes of it.
+    """
     names = {f"node-{i}": f"192.168.77.{i}" for i in range(1, count + 1)}
     return {
         name: {
@@ -69,9 +71,9 @@ def healthy_hosts(count: int = 2) -> Hosts:
 
 
 def network_of(net: Mapping[str, Any], fix: str = "") -> Hosts:
-    """The hosts of a network; fix.
+    """The hosts of a network.
 
-    The cause whose fault is put right.  NcclkitError for what does not exist.
+    `fix` is the cause whose fault is put right.  Raises NcclkitError for what does not exist.
     """
     wrong = str(net.get("wrong", ""))
     if wrong and wrong not in WRONG:
@@ -162,8 +164,9 @@ def _slow(made: Hosts) -> None:
 
 
 def _drops(made: Hosts) -> None:
-    """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable
-    or a full buffer.
+    """Of what reaches the first host one packet in twenty is dropped.
+
+    It is dropped at random, as by a bad cable or a full buffer.
     """
     chain = "{ type filter hook input priority 0 ; }"
     table = ["inet", "lab"]
@@ -212,8 +215,9 @@ def _updated(made: Hosts) -> None:
 
 
 def _open(made: Hosts) -> None:
-    """The hosts send no packets that the way does not take, and nothing holds back or drops what
-    they send.
+    """The hosts send no packets that the way does not take.
+
+    Nothing holds back or drops what they send.
     """
     for host in made.values():
         host["setup"] = [command for command in host["setup"] if command[0] not in ("tc", "nft")]
@@ -244,8 +248,10 @@ FIXES: dict[str, Callable[[Hosts], None]] = {
     "world_size_mismatch": _as_many,
     "version_mismatch": _updated,
 }
-"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is
-fixed by variables."""
+"""Cause → what the administrator does about it, or whoever writes the job script.
+
+The rest is fixed by variables.
+"""
 
 
 class Impossible(NcclkitError):
@@ -263,11 +269,9 @@ async def run_on_simulated_hosts(
 ) -> list[Record]:
     """As `local.run_locally`, on the simulated hosts of the plan's network.
 
-    Each sends the facts of its network first.
-
-    Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of
-    its variables are what the launchers are told; without them it is the first host's name.  Raises
-    NcclkitError where hosts cannot be simulated.
+    Each sends the facts of its network first.  Its ranks are those of all hosts, a multiple of
+    their number.  MASTER_ADDR and MASTER_PORT of its variables are what the launchers are told;
+    without them it is the first host's name.  Raises NcclkitError where hosts cannot be simulated.
     """
     argv, env = plan.argv, plan.env
     fix = ""
@@ -293,7 +297,10 @@ async def run_on_simulated_hosts(
 
 
 def _commands(made: Hosts, plan: Plan, agent: Path, folder: Path, limit: float) -> None:
-    """Give each host its torchrun; limit: of collectives, in seconds."""
+    """Give each host its torchrun.
+
+    `limit` is that of collectives, in seconds.
+    """
     for number, host in enumerate(made.values()):
         host["command"] = [
             *(plan.python, "-m", "torch.distributed.run"),
@@ -343,10 +350,8 @@ def hosts_command(
 ) -> list[str]:
     """The start of a command that makes the hosts.
 
-    A further command runs beside them and may enter them.
-
-    agent: as `packed` gives it; what the hosts execute and believe lies beside it, only their logs
-    are in `folder`.
+    A further command runs beside them and may enter them.  `agent` is as `packed` gives it; what
+    the hosts execute and believe lies beside it, only their logs are in `folder`.
     """
     plan = {"folder": str(folder), "private": str(agent.parent), "wait": wait, "hosts": made}
     write(agent.parent / "hosts.json", json.dumps(plan, indent=1))

@@ -1,7 +1,7 @@
 """Ranks on the nodes of a Slurm allocation: srun starts one torchrun per node.
 
-Every node has a guard of its own, which collects the evidence of its ranks and
-ends them; the guard on the launching node watches srun.
+Every node has a guard of its own, which collects the evidence of its ranks and ends them; the guard
+on the launching node watches srun.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
 def starts_by_srun() -> bool:
     """Whether ranks start through srun.
 
-    On several nodes, in a container, or from a shell on no node of its job.
+    They do on several nodes, in a container, or from a shell on no node of its job.
     """
     asked = os.environ.get(CONTAINER, "").strip() or os.environ.get(SRUN_OPTIONS, "").strip()
     return nodes() > 1 or (nodes() == 1 and bool(asked or "SLURMD_NODENAME" not in os.environ))
@@ -55,16 +55,17 @@ def _split(name: str) -> list[str]:
 
 
 SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
-"""Variables of a job with a task for each rank, by which srun would give our one task of a node a
-share of it."""
+"""Variables of a job with a task for each rank.
+
+By them srun would give our one task of a node a share of it.
+"""
 
 
 def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
-    """The srun words before a command that every node of the allocation runs once, with all
-    resources of the job.
+    """The srun words before a command that every node runs once.
 
-    Beside the step that a notebook may run in; wait: seconds after the end of the first task until
-    srun ends the others (0: never).
+    It runs with all resources of the job, beside the step that a notebook may run in.  `wait` is
+    the seconds after the end of the first task until srun ends the others (0: never).
     """
     clean = []
     for name in SHARES:
@@ -87,7 +88,10 @@ def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """What gives a step all GPUs of its nodes, where the job asked for them by the task."""
+    """What gives a step all GPUs of its nodes.
+
+    It is needed where the job asked for them by the task.
+    """
     env = os.environ
     _, _, share = env.get("SLURM_GPUS_PER_TASK", "").rpartition(":")  # of a kind: h100:1
     here = env.get("SLURM_JOB_GPUS", "")
@@ -99,9 +103,9 @@ def _gpus() -> list[str]:
 
 
 def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
-    """The words that start the agent, with the words behind them, once on every node.
+    """The words that start the agent once on every node.
 
-    It comes over srun's input.
+    The words of the agent stand behind them; it comes over srun's input.
     """
     given = f"--input={scheduler.file_pattern(agent)}"
     srun = srun_once_per_node(given, wait=wait)
@@ -111,7 +115,7 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
 async def nodes_of(job: int) -> int:
     """How many nodes a Slurm job runs on.
 
-    0 where Slurm is not here, or does not know it as running.
+    It is 0 where Slurm is not here, or does not know the job as running.
     """
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
@@ -129,12 +133,10 @@ async def nodes_of(job: int) -> int:
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
-    """The command that runs a verb of the agent once on each node of a job.
+    """The command that runs an agent's verb on each node of a job.
 
-    The job is of this user, and its steps go on beside it.
-
-    Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes
-    share.
+    The job is of this user, and its steps go on beside it.  Its records come in
+    ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     number = scheduler.checked_id(str(job), "The option --job")
@@ -160,9 +162,9 @@ def environ_without_slurm() -> dict[str, str]:
 async def run_on_nodes(
     plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
 ) -> list[Record]:
-    """As `local.run_locally`, on every node of the allocation, whether or not it sees `folder`.
+    """As `local.run_locally`, on every node of the allocation.
 
-    Its ranks are those of all nodes, a multiple of their number.
+    Nodes need not see `folder`.  Its ranks are those of all nodes, a multiple of their number.
     """
     count = nodes()
     if plan.restarts:
@@ -219,7 +221,7 @@ class _NodeAnswers:
     def port(self) -> str:
         """The next free port of the first node.
 
-        Where none is known, one that follows from the job's number.
+        Where none is known, it is one that follows from the job's number.
         """
         if self.ports:
             # in turn, as connections of the last run may still hold its port
@@ -232,17 +234,23 @@ class _NodeAnswers:
 
 
 _answers: dict[tuple[str, ...], _NodeAnswers] = {}
-"""By job, interpreter and the folder that the run folders lie in: srun is asked once."""
+"""Answers by job, interpreter and the folder of the run folders.
+
+srun is asked once.
+"""
 SEEN = 10.0
-"""Seconds in which a node must see a file that was just written: caches of network file systems
-take some."""
+"""Seconds in which a node must see a file that was just written.
+
+Caches of network file systems take some.
+"""
 
 
 async def _ask_nodes(
     folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord
 ) -> _NodeAnswers:
-    """Whether every node sees the case folder, and which ports of the first one are free; said
-    where it matters.
+    """Whether every node sees the case folder, and which ports are free.
+
+    The ports are those of the first node; it is said where it matters.
     """
     key = (os.environ["SLURM_JOB_ID"], python, str(folder.parent))
     if key not in _answers:
@@ -305,10 +313,10 @@ def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> No
 async def read_facts_of_nodes(
     python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
-    """As `local.read_facts_here`, on every node of the allocation: each record says its ``host``.
+    """As `local.read_facts_here`, on every node of the allocation.
 
-    A node that gave nothing is one fact, ``facts.host``, that could not be read.  deadline: above
-    the agent's own, which says what hung.
+    Each record says its ``host``.  A node that gave nothing is one fact, ``facts.host``, that could
+    not be read.  `deadline` is above the agent's own, which says what hung.
     """
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     with packed() as agent:
@@ -319,10 +327,10 @@ async def read_facts_of_nodes(
 
 
 def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
-    """The facts that each node, the first one being 0, has left in ``facts-node<number>.jsonl``.
+    """The facts that each node has left in ``facts-node<number>.jsonl``.
 
-    A host has the name that it has itself, as logs do; nodes that share one (several on one
-    machine) have Slurm's.
+    The first node is 0.  A host has the name that it has itself, as logs do; nodes that share one
+    (several on one machine) have Slurm's.
     """
     found: dict[str, list[Record]] = {}
     own: dict[str, Any] = {}
@@ -384,8 +392,9 @@ async def node_names() -> list[str]:
 
 
 async def _head() -> str:
-    """Address of the allocation's first node, as Slurm itself reaches it (node names need not
-    resolve).
+    """Address of the allocation's first node, as Slurm itself reaches it.
+
+    Node names need not resolve.
     """
     first = (await node_names())[0]
     ask = ("scontrol", "-o", "--", "show", "node", first)
@@ -440,5 +449,5 @@ class SlurmLauncher(Launcher):
         return on_nodes_of(number, nodes, agent, folder, *words)
 
     def own_environ(self) -> dict[str, str] | None:
-        """Without what an allocation that we are in says of itself."""
+        """The environment without what an allocation that we are in says of itself."""
         return environ_without_slurm()
