@@ -4,6 +4,7 @@ In: a notebook and its parameters, or the cells of one that is open.  Out: ``rep
 Whatever happens (a cell fails, the deadline passes, the kernel dies, Ctrl-C), what was done so far
 is written first and the error is raised afterwards.  What only makes it (papermill, nbconvert) is
 loaded when it is made: every open notebook has a button for it.
+
 Begin with `make`; `keep` is for an open notebook, `page` draws the HTML.
 """
 
@@ -101,7 +102,10 @@ def make(
 
 
 def report_file(folder: Path, notebook: Path) -> Path:
-    """The HTML file of a notebook in a case folder; each notebook has one of its own."""
+    """The HTML file of a notebook in a case folder.
+
+    Each notebook has one of its own.
+    """
     if notebook.stem in MAIN_NOTEBOOKS:
         return folder / "report.html"
     return folder / f"report-{notebook.stem}.html"
@@ -114,9 +118,9 @@ def page_of_logs(
     redact: bool = False,
     names: Sequence[str] = (),
 ) -> None:
-    """Write the page of 03_logs about a case that was read already, without a kernel.
+    """Write the page of 03_logs about a case that was read already.
 
-    command: what makes it again; redact, names: as of `make`.
+    It takes no kernel.  `command` is what makes it again; `redact` and `names` are as of `make`.
     """
     import nbformat
 
@@ -165,9 +169,8 @@ def keep(
 ) -> Path:
     """Write the HTML file of an open notebook; returns its path.
 
-    A notebook that is open in a kernel, with what its cells show there.
-
-    parameters: their values there; shown: the source of each cell that was run → its output as MIME
+    The notebook is open in a kernel, and is written with what its cells show there.  `parameters`
+    are their values there; `shown` is the source of each cell that was run → its output as MIME
     types.  A cell that was not run shows nothing.
     """
     import nbformat
@@ -197,7 +200,10 @@ def keep(
 
 
 def _aliases_of_case(folder: Path, names: Sequence[str] = ()) -> Aliases:
-    """What takes the names of this case's hosts and users, and these, out of its report."""
+    """What takes the names of this case's hosts and users out of its report.
+
+    The `names` are taken out, too.
+    """
     from ncclkit.report.page import anonymized
 
     return anonymized.other_names(Case.open(folder), names)
@@ -211,8 +217,9 @@ def _write_page(
     failed: str = "",
     command: str = "",
 ) -> None:
-    """Write the HTML file of executed cells, and beside it the list of the names that were replaced
-    in it.
+    """Write the HTML file of executed cells.
+
+    Beside it is written the list of the names that were replaced in it.
     """
     from ncclkit.report import page
 

@@ -1,7 +1,8 @@
-"""Runs a notebook of ours without a kernel: its cells in this process, one after the other.
+"""Runs a notebook of ours without a kernel: its cells in this process.
 
-For a page of what was read already: a kernel takes longer to start than small logs to be judged.
-What a cell shows is what its last line shows in Jupyter; what a form waits for, nobody clicks.
+They run one after the other, for a page of what was read already: a kernel takes longer to start
+than small logs to be judged.  What a cell shows is what its last line shows in Jupyter; what a form
+waits for, nobody clicks.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from ncclkit.report.parameters import FOR_A_PERSON, PARAMETERS, read_notebook
 
 
 def run_without_kernel(notebook: Path, values: Mapping[str, Any]) -> nbformat.NotebookNode:
-    """The cells of `notebook` with what each shows, its parameters set to `values`.
+    """The cells of `notebook` with what each shows.
 
-    The notebook must be one of ours, as its code runs here with all rights of this process.
+    Its parameters are set to `values`.  The notebook must be one of ours, as its code runs here
+    with all rights of this process.
     """
     cells = read_notebook(notebook)
     asyncio.run(_run_cells(cells, values))

@@ -26,8 +26,9 @@ from ncclkit.report.parameters import read_notebook
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel of the running interpreter, with no kernelspec installed anywhere and encrypted
-    sockets.
+    """A kernel of the running interpreter, with encrypted sockets.
+
+    No kernelspec is installed anywhere for it.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -37,8 +38,9 @@ class Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """What starts it; the host's own ``python3`` kernelspec may belong to another
-        environment.
+        """What starts it.
+
+        The host's own ``python3`` kernelspec may belong to another environment.
         """
         argv = [
             sys.executable,
@@ -57,8 +59,10 @@ QUIET = (
     "--IPKernelApp.exec_lines="
     "__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
 )
-"""Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as
-an exception."""
+"""Keep a kernel's own log off the terminal.
+
+That is also what it says while it ends; what matters comes as an exception.
+"""
 
 
 class _Drafts(LocalHandler):  # type: ignore[misc]
@@ -77,9 +81,9 @@ papermill_io.register("/", _Drafts())
 def execute(
     notebook: Path, executed: Path, values: dict[str, Any], deadline: float
 ) -> tuple[nbformat.NotebookNode, BaseException | None]:
-    """Run all cells into `executed`, replaced whole at the end.
+    """Execute all cells into `executed`, replaced whole at the end.
 
-    Returns them, and what stopped it early.
+    Returns the cells, and what stopped it early.
     """
     # what it logs also comes as an exception
     logging.getLogger("papermill").setLevel(logging.CRITICAL)

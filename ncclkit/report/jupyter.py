@@ -1,6 +1,6 @@
 """JupyterLab on one notebook.
 
-On the loopback address, behind a token, with the ssh line that reaches it.
+It listens on the loopback address, behind a token, and tells the ssh line that reaches it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ PATIENCE = 60.0
 def open_lab(notebook: Path, port: int = 8888) -> None:
     """Serve JupyterLab until it is ended, and say how to reach it.
 
-    That is said once it lets nobody else in.
-
-    `port` or the next free one above it is taken.  Kernels work in the folder where this is called,
-    as the command does: a case folder and a path of logs mean the same in both.  The user's own
-    Jupyter configuration stays in force, but for who is let in; news and update checks, which would
-    ask the internet, are off unless that configuration switches them on.  Raises NcclkitError where
-    the server answers without its token.
+    That is said once it lets nobody else in.  `port` or the next free one above it is taken.
+    Kernels work in the folder where this is called, as the command does: a case folder and a path
+    of logs mean the same in both.  The user's own Jupyter configuration stays in force, but for who
+    is let in; news and update checks, which would ask the internet, are off unless that
+    configuration switches them on.  Raises NcclkitError where the server answers without its token.
     """
     notebook = Path(notebook).absolute()
     if not notebook.is_file():
@@ -69,11 +67,11 @@ def _server_options(notebook: Path, port: int) -> list[str]:
 
 
 def _token_options(token: str) -> list[str]:
-    """Options that let in who has the token, whatever the user's configuration says.
+    """Options that let in who has the token, whatever the configuration says.
 
-    Options win over every configuration file, and these are words of no command line, which
-    everybody on a login node could read.  A class's own token wins over that of the class above it,
-    so each has it.
+    The configuration is the user's.  Options win over every configuration file, and these are words
+    of no command line, which everybody on a login node could read.  A class's own token wins over
+    that of the class above it, so each has it.
     """
     classes = ("IdentityProvider", "PasswordIdentityProvider", "LegacyIdentityProvider")
     return [
@@ -86,7 +84,10 @@ def _token_options(token: str) -> list[str]:
 
 
 class _DoorCheck:
-    """Asks a server once without its token, then says how to reach it, or ends it."""
+    """Asks a server once without its token.
+
+    Then it says how to reach the server, or ends it.
+    """
 
     def __init__(self, port: int, welcome: str) -> None:
         self.address = f"http://127.0.0.1:{port}/api/contents"

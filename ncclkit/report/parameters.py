@@ -1,6 +1,6 @@
 """Notebooks by name, and their parameters.
 
-Which there are, what type each wants, text to values.
+It tells which there are and what type each wants, and makes values of text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 PARAMETERS = "parameters"
 """Tag of the cell that declares them, as papermill knows it."""
 FOR_A_PERSON = "remove-cell"
-"""Tag, as Jupyter Book knows it, of a cell that no page holds: a form, an example, what to
-click."""
+"""Tag, as Jupyter Book knows it, of a cell that no page holds.
+
+It is a form, an example, or what to click.
+"""
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
 NOTEBOOK_FOLDERS = (
     Path(__file__).parents[1] / "notebooks",
@@ -44,9 +46,9 @@ class Parameter:
 
     @property
     def type(self) -> type | None:
-        """The type it wants: its annotation where that is plain, else that of its default.
+        """The type it wants; None for anything.
 
-        None for anything.
+        It is its annotation where that is plain, else that of its default.
         """
         default = _literal_value(self.default)
         return TYPES.get(self.annotation) or (
@@ -99,7 +101,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 def declared(path: Path) -> dict[str, Parameter]:
     """The parameters of the notebook's cell tagged ``parameters``, by name.
 
-    None where no cell is tagged.
+    It is None where no cell is tagged.
     """
     cells = [
         cell.source
@@ -129,10 +131,10 @@ def declared(path: Path) -> dict[str, Parameter]:
 
 
 def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, Any]:
-    """Values typed on a command line: Python literals where they are some, else text.
+    """Values typed on a command line, as Python literals or text.
 
-    What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a
-    size (``64MB``).
+    They are literals where they can be.  What the notebook `path` declares as text stays text
+    (``job=4711``); a whole number may be a size (``64MB``).
     """
     known = {}
     if path:
@@ -152,7 +154,7 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
 def check_values(path: Path, values: Mapping[str, Any]) -> None:
     """Raise NcclkitError when `values` do not fit the notebook's declarations.
 
-    When they hold a name that it does not declare, or a value of the wrong type.
+    They do not when they hold a name that it does not declare, or a value of the wrong type.
     """
     known = declared(path)
     for name, value in values.items():

@@ -29,7 +29,7 @@ NOTHING = Markup("")
 def style() -> Markup:
     """The stylesheet as one `<style>` element.
 
-    Equal in every view, so that a report can keep the first only.
+    It is equal in every view, so that a report can keep the first only.
     """
     sheet = files("ncclkit.views").joinpath("style.css").read_text(encoding="utf-8")
     return Markup('<style class="nk-style">\n{}</style>').format(Markup(sheet))
@@ -39,15 +39,23 @@ class View:
     """A sentence, its static face and, where there is one, its widget face."""
 
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
-        """titled: False where the body, or the title of the figure, says the sentence itself."""
+        """Make the view.
+
+        `titled` is False where the body, or the title of the figure, says the sentence itself.
+        """
         self._summary = summary
         self._body = body
         self._titled = titled
         self.short_widget: W.Widget | None = None
-        """A line to show in JupyterLab where a form above shows the same already; the static face
-        stays whole."""
+        """A line to show in JupyterLab where a form above shows the same already.
+
+        The static face stays whole.
+        """
         self.form: Any = None
-        """The form that it came out of; its cell shows what that form shows by then."""
+        """The form that it came out of.
+
+        Its cell shows what that form shows by then.
+        """
 
     @property
     def summary(self) -> str:

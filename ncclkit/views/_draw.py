@@ -1,7 +1,7 @@
-"""Drawings of ranks: who logged when, which pair uses which transport, the ring.  Plotly, without a
-title.
+"""Drawings of ranks by plotly, without a title.
 
-Every kind of mark has a colour of Okabe and Ito's palette and a shape of its own.
+They show who logged when, which pair uses which transport, and the ring.  Every kind of mark has a
+colour of Okabe and Ito's palette and a shape of its own.
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ class RankLine:
     points: Sequence[tuple[float, int]]
     """Place on the axis of time, and the last collective that it had come to by then."""
     label: str
-    """What stands at its end; empty for one of several that ended alike."""
+    """What stands at its end.
+
+    It is empty for one of several that ended alike.
+    """
     behind: bool
     """Whether it ended before others of its group."""
 
@@ -146,7 +149,7 @@ PANEL = 150
 def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
     """Empty panels of so many pixels below each other over one axis.
 
-    Each with its title on the left above it.
+    Each has its title on the left above it.
     """
     high = 60 + pixels * len(titles)
     figure = make_subplots(
@@ -170,7 +173,7 @@ def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
 def titled(what: str, names: Sequence[str]) -> str:
     """The title of a panel.
 
-    What it shows, and the first of its lines in their colours.
+    It is what the panel shows, and the first of its lines in their colours.
     """
     # with its mark, and the blanks around both
     lengths = [len(name) + 4 for name in names]
@@ -183,7 +186,10 @@ def titled(what: str, names: Sequence[str]) -> str:
 
 
 def _fitting(start: int, lengths: Iterable[int]) -> int:
-    """How many words fit abreast behind a start of this length; the first always does."""
+    """How many words fit abreast behind a start of this length.
+
+    The first always does.
+    """
     widths = accumulate(lengths, initial=start)
     # the start itself is the first of the widths
     fit = sum(width <= ABREAST for width in widths) - 1
@@ -193,7 +199,7 @@ def _fitting(start: int, lengths: Iterable[int]) -> int:
 def coloured(name: str, index: int = 0) -> str:
     """A name behind a mark in the colour of its line.
 
-    Of another shape where colours come again.
+    The mark has another shape where colours come again.
     """
     return f"{_spot(of_name(name, index))} {safe(name)}"
 
@@ -207,7 +213,7 @@ def _spot(look: Mapping[str, str], mark: str = "") -> str:
 def of_name(name: str, index: int) -> dict[str, str]:
     """Colour and dash of a line.
 
-    That of its rank or GPU, else of its place.
+    They are those of its rank or GPU, else of its place.
     """
     found = re.fullmatch(r"(?:rank|GPU) (\d{1,6})", name)
     return rank_style(int(found[1]) if found else index)
@@ -216,7 +222,7 @@ def of_name(name: str, index: int) -> dict[str, str]:
 def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
     """The title of a panel of ranks.
 
-    Numbers behind the marks of their lines, a cross where one stopped first.
+    It has numbers behind the marks of their lines, and a cross where one stopped first.
     """
     lengths = [len(str(line.rank)) + 3 for line in lines]
     fit = _fitting(len(group) + 8, lengths)
@@ -234,7 +240,10 @@ def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
 
 
 def _collectives_axis(lines: Sequence[RankLine]) -> dict[str, Any]:
-    """The axis of a panel: all its collectives, with room for labels, and whole numbers only."""
+    """The axis of a panel: all its collectives, with room for labels.
+
+    It has whole numbers only.
+    """
     low = min(line.points[0][1] for line in lines)
     high = max(line.points[-1][1] for line in lines)
     # labels stand at the ends of lines, so a third of the range stays free on either side
@@ -256,7 +265,7 @@ def _collectives_axis(lines: Sequence[RankLine]) -> dict[str, Any]:
 def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
     """Collective against time, a panel for each group and a line for each rank.
 
-    Who stopped, and who waits where.
+    It shows who stopped, and who waits where.
     """
     titles = [_ranks_legend(name, lines) for name, lines in groups.items()]
     figure = panels(titles, axis, 60 + PANEL)
@@ -371,9 +380,8 @@ def heatmap(
 ) -> go.Figure:
     """Names × names with a number in each cell, where these are few.
 
-    What is odd is framed or crossed.
-
-    axes: titles of the rows and of the columns; unit: of the numbers.
+    What is odd is framed or crossed.  `axes` are titles of the rows and of the columns; `unit` is
+    that of the numbers.
     """
     count = len(names)
     side = min(max(count * 46, 150), 400)
@@ -433,9 +441,9 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
 
 
 def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
-    """Frames as one line around each cell, so that they fit at any width.
+    """Draw frames as one line around each cell, fit for any width.
 
-    Or symbols in the middle.
+    Where there is a symbol, it is drawn in the middle.
     """
     if mark.symbol:
         look = {
@@ -476,7 +484,7 @@ def _line_styles(count: int) -> list[tuple[str, str]]:
 def blank(height: int) -> go.Figure:
     """A figure in our own looks with room for a legend above.
 
-    Nothing else is in it; `height` in pixels.
+    Nothing else is in it; `height` is in pixels.
     """
     axis = {"automargin": True, "gridcolor": GRID}
     margin = {"l": 8, "r": 14, "t": 8, "b": 24}

@@ -1,6 +1,6 @@
 """The form behind every button.
 
-Fields, buttons that start a coroutine each, Cancel, progress, and what came out.
+It has fields, buttons that start a coroutine each, Cancel, progress, and what came out.
 
 JupyterLab delivers a click on a thread of ipykernel's own (a subshell), so
 that Cancel works while a cell awaits.  A handler therefore never touches a
@@ -51,7 +51,7 @@ MOST = 1 << 16
 class Progress:
     """The state of a running test, from its wire records.
 
-    Share done, words, lights, measurements, variables, log.
+    It is the share done, words, lights, measurements, variables and log.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -77,7 +77,7 @@ class Progress:
     def take(self, record: Mapping[str, Any]) -> None:
         """Follow one record.
 
-        One that cannot be read is kept as a line of the log.
+        A record that cannot be read is kept as a line of the log.
         """
         handle = {
             "phase": self._phase,
@@ -139,7 +139,10 @@ class Progress:
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Markup:
-        """One light per rank, or per stage where there are many ranks: symbol and word."""
+        """One light per rank: symbol and word.
+
+        Where there are many ranks it is one per stage.
+        """
         shown = []
         for rank, stage in sorted(self.phases.items()):
             shown.append((f"{rank} {NAMES.get(stage, stage)}", stage))
@@ -191,7 +194,10 @@ class Progress:
             self.errors[rank] = str(record.get("error", ""))
 
     def _stage(self, record: Mapping[str, Any]) -> None:
-        """The run broke off, and it is narrowed down who is at fault."""
+        """Note that the run broke off.
+
+        It is narrowed down who is at fault.
+        """
         self.bisection_note = str(record["say"])
 
     def _job(self, record: Mapping[str, Any]) -> None:
@@ -229,12 +235,17 @@ class Progress:
 
 Prepare = Callable[[], Coroutine[Any, Any, Any]]
 REDRAW = 0.4
-"""Seconds between two drawings: records may come by the thousand, and a figure costs the browser a
-tenth of one."""
+"""Seconds between two drawings.
+
+Records may come by the thousand, and a figure costs the browser a tenth of one.
+"""
 
 
 class Idle(View):
-    """What a cell gets that awaits a form of which nothing was asked; a report leaves it out."""
+    """What a cell gets that awaits a form of which nothing was asked.
+
+    A report leaves it out.
+    """
 
     def static(self) -> Markup:
         """The sentence that says so."""
@@ -242,8 +253,9 @@ class Idle(View):
 
 
 class Form(View, ABC):
-    """Shown by one cell and awaited by the next: ``await form.run()`` does what its first button
-    does.  A subclass says what that is.
+    """A form that one cell shows and the next awaits.
+
+    ``await form.run()`` does what its first button does.  A subclass says what that is.
     """
 
     IDLE = ""
@@ -294,7 +306,7 @@ class Form(View, ABC):
     def wrong(self) -> Mapping[W.Widget, str]:
         """Field → why nobody can mean what it holds.
 
-        Looks at this host only, and never waits.
+        It looks at this host only, and never waits.
         """
         return {}
 
@@ -336,12 +348,18 @@ class Form(View, ABC):
         self._marked[field] = why
 
     def asks(self) -> bool:
-        """Whether the fields name anything; raises NcclkitError for what nobody can mean."""
+        """Whether the fields name anything.
+
+        Raises NcclkitError for what nobody can mean.
+        """
         return True
 
     @abstractmethod
     def prepare(self) -> Coroutine[Any, Any, Any]:
-        """The coroutine of what the fields ask for; raises NcclkitError for what cannot be done."""
+        """The coroutine of what the fields ask for.
+
+        Raises NcclkitError for what cannot be done.
+        """
 
     def widget(self) -> W.Widget:
         """The fields, the buttons and what came out."""
@@ -351,7 +369,10 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What came out; a report leaves out a form that nobody used."""
+        """The static face: what came out.
+
+        A report leaves out a form that nobody used.
+        """
         if self._answer is None:
             return el("div", super().static(), cls="nk-idle")
         return self._answer.static()
@@ -369,7 +390,10 @@ class Form(View, ABC):
 
     @property
     def newest_answer(self) -> View | None:
-        """What came out last, by a click or a cell; None where nothing did."""
+        """What came out last, by a click or a cell.
+
+        It is None where nothing did.
+        """
         return self._answer
 
     @property
@@ -378,19 +402,23 @@ class Form(View, ABC):
         return self._task is not None and not self._task.done()
 
     async def run(self) -> Any:
-        """Act now, and return what came out; where the fields name nothing, nothing is done.
+        """Act now, and return what came out.
 
-        Raises NcclkitError where it cannot be done, while it is running already, and after Cancel.
+        Where the fields name nothing, nothing is done.  Raises NcclkitError where it cannot be
+        done, while it is running already, and after Cancel.
         """
         return await self._act(self.prepare)
 
     def begin(self, prepare: Prepare | None = None) -> None:
-        """What a button does, on the kernel's main loop; its errors stand in the form."""
+        """Do what a button does, on the kernel's main loop.
+
+        Its errors stand in the form.
+        """
         if self._anything_to_do():
             asyncio.ensure_future(self._act(prepare or self.prepare)).add_done_callback(_retrieved)
 
     def stop(self) -> None:
-        """What the Cancel button does, on the kernel's main loop.
+        """Do what the Cancel button does, on the kernel's main loop.
 
         Without a run it does nothing.
         """
@@ -402,7 +430,7 @@ class Form(View, ABC):
     def observe(self, record: dict[str, Any]) -> None:
         """Take one wire record of what runs.
 
-        Draws soon, once for all that come until then.
+        It is drawn soon, once for all that come until then.
         """
         self.progress.take(record)
         if self._timer is None and self.running:
@@ -430,7 +458,10 @@ class Form(View, ABC):
         self._hand_out(outcome)
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why nothing came out; what came out before is gone."""
+        """Show why nothing came out.
+
+        What came out before is gone.
+        """
         self._answer = View(self.CANCELLED if cancelled else why, Markup(""))
         self.drawing.outputs = ()
         self._show(self._answer.static())
@@ -510,7 +541,10 @@ class Form(View, ABC):
             self.draw()
 
     def _anything_to_do(self) -> bool:
-        """Whether there is anything to do; where there is not, the form says so."""
+        """Whether there is anything to do.
+
+        Where there is not, the form says so.
+        """
         try:
             asked = self.asks()
         except NcclkitError as error:
@@ -521,7 +555,10 @@ class Form(View, ABC):
         return asked
 
     def _changed(self, change: Mapping[str, Any]) -> None:
-        """Look at the fields again; what was marked of this one is about its old value."""
+        """Look at the fields again.
+
+        What was marked of this one is about its old value.
+        """
         self._marked.pop(change["owner"], None)
         if not self.running:
             self.review()
@@ -545,7 +582,10 @@ class Form(View, ABC):
         self.notice.value = el("div", el("p", sentence, cls="nk-bad", role="alert"), cls="nk")
 
     def _call_on_main_loop(self, act: Callable[[], None]) -> None:
-        """Ask the kernel's main loop to act: clicks may arrive on another thread."""
+        """Ask the kernel's main loop to act.
+
+        Clicks may arrive on another thread.
+        """
         if self._loop is None:
             self._refuse(
                 "No event loop is running here, so a button cannot start anything; open this in"
@@ -590,7 +630,10 @@ def wide() -> W.Layout:
 
 
 def text_field(label: str, value: str, hint: str, **more: Any) -> W.Text:
-    """A field for one line of text; hint: what it shows while it is empty."""
+    """A field for one line of text.
+
+    It shows the `hint` while it is empty.
+    """
     return W.Text(value=value, description=label, placeholder=hint, layout=wide(), **more)
 
 
@@ -609,7 +652,7 @@ def log_lines(progress: Progress) -> Markup:
 
 
 def _retrieved(task: asyncio.Future[Any]) -> None:
-    """The form shows how the task ended.
+    """Take the task's result; the form shows how the task ended.
 
     Asking for it keeps asyncio from printing it as never retrieved.
     """

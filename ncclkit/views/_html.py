@@ -1,7 +1,7 @@
-"""Elements of a page, escaped by construction: whatever is not `Markup` is text.
+"""Elements of a page, escaped by construction.
 
-External text (log lines, host names, variables) reaches a page only through
-`text`; a view cannot forget to escape, because it never joins strings itself.
+Whatever is not `Markup` is text.  External text (log lines, host names, variables) reaches a page
+only through `text`; a view cannot forget to escape, because it never joins strings itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 
 
 def escaped_text(value: object) -> Markup:
-    """One value as escaped text; control characters and lone surrogates become visible ones."""
+    """One value as escaped text.
+
+    Control characters and lone surrogates become visible ones.
+    """
     if isinstance(value, Markup):
         return value
     return escape(str(value).translate(_PICTURES).encode("utf-8", "replace").decode())
@@ -42,8 +45,9 @@ def join(*parts: object) -> Markup:
 
 
 def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
-    """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a
-    value.
+    """Make one element.
+
+    ``data_label="x"`` becomes the attribute ``data-label``, True one without a value.
     """
     if cls:
         given = {"class": cls, **attrs}
@@ -61,16 +65,19 @@ def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
 
 
 def fold(summary: object, *body: object, is_open: bool = False) -> Markup:
-    """A `<details>` that needs no script; nothing to hide, nothing shown."""
+    """A `<details>` that needs no script.
+
+    With nothing to hide, nothing is shown.
+    """
     if not join(*body):
         return Markup("")
     return el("details", el("summary", summary), *body, cls="nk-fold", open=is_open)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") -> Markup:
-    """A table whose rows stack on a phone, where each cell shows its column's name.
+    """A table whose rows stack on a phone.
 
-    One of two columns need not.
+    There each cell shows its column's name; one of two columns need not.
     """
     body = []
     for row in rows:
@@ -109,9 +116,9 @@ SHORT = 48
 
 
 def location(path: object, line: int = 0, base: str = "") -> Markup:
-    """A path, and its line: from `base` on, shortened in the middle.
+    """A path, and its line, shortened in the middle.
 
-    A pointer that rests on it shows all of it.
+    It is shown from `base` on; a pointer that rests on it shows all of it.
     """
     whole = str(path)
     if base and whole.startswith(f"{base.rstrip('/')}/"):
@@ -134,9 +141,9 @@ def location(path: object, line: int = 0, base: str = "") -> Markup:
 
 
 def common(paths: Iterable[object]) -> str:
-    """The folder that holds all of these files, from which their places are shown.
+    """The folder that holds all of these files.
 
-    Empty where some are relative.
+    Their places are shown from it on; it is empty where some are relative.
     """
     folders = {os.path.dirname(str(path)) for path in paths}
     # `commonpath` raises where relative paths are among absolute ones
@@ -156,7 +163,10 @@ def badge(symbol: str, word: str, cls: str) -> Markup:
 
 
 def value(thing: Any) -> Markup:
-    """A plain JSON value for people: lists of dicts become tables, mappings become pairs."""
+    """A plain JSON value for people.
+
+    Lists of dicts become tables, mappings become pairs.
+    """
     if isinstance(thing, bool):
         return escaped_text("yes" if thing else "no")
     if isinstance(thing, dict):
@@ -192,7 +202,10 @@ def long_table(
 
 
 def left_out(count: int, noun: str = "") -> Markup:
-    """How many more there are than those that are shown; empty where there are none."""
+    """How many more there are than those that are shown.
+
+    It is empty where there are none.
+    """
     if count > 0:
         return el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
     return Markup("")

@@ -1,6 +1,6 @@
 """The question on a page.
 
-Suspects with their shares, one question with its buttons, and the chain of answers.
+It shows suspects with their shares, one question with its buttons, and the chain of answers.
 """
 
 from __future__ import annotations
@@ -182,10 +182,8 @@ def _then(then: NextStep | None, words: Words) -> Markup:
 class AskForm(Form):
     """The form that asks what tells the suspects apart.
 
-    Each click is an answer that the case keeps.
-
-    ``await form.run(answers)`` gives the answers that are known already, such as
-    ``host_oom:yes, p2p_broken:no``.
+    Each click is an answer that the case keeps.  ``await form.run(answers)`` gives the answers that
+    are known already, such as ``host_oom:yes, p2p_broken:no``.
     """
 
     IDLE = "There is nothing to ask"
@@ -238,7 +236,7 @@ class AskForm(Form):
     def blocked(self) -> Mapping[W.Button, str]:
         """What has no meaning now.
 
-        An answer without a question, a look that no command can make.
+        It is an answer without a question, or a look that no command can make.
         """
         blocked: dict[W.Button, str] = {}
         suspects = questions.suspects_of(self._judged)
@@ -252,14 +250,18 @@ class AskForm(Form):
         return blocked
 
     def review(self) -> None:
-        """Disable the buttons that mean nothing now; why is said where the pointer rests."""
+        """Disable the buttons that mean nothing now.
+
+        Why is said where the pointer rests.
+        """
         super().review()
         self.notice.value = ""
 
     async def run(self, answers: str = "") -> View:
-        """Take the answers that are known already; shown is what is left to ask.
+        """Take the answers that are known already.
 
-        Raises NcclkitError for a question or an answer that there is not.
+        Shown is what is left to ask.  Raises NcclkitError for a question or an answer that there is
+        not.
         """
         view: View = await self._act(partial(self._take_all, answers))
         return view

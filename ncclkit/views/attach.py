@@ -1,6 +1,6 @@
-"""The form of `ncclkit.live.attach`: which processes, Attach and Cancel.
+"""The form of `ncclkit.live.attach`.
 
-And where the ranks stand.
+It asks which processes, has Attach and Cancel, and shows where the ranks stand.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)
 class AttachForm(Form):
     """The form that attaches to running processes.
 
-    ``await form.run()`` does what its Attach button does.
-
-    target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a
-    launcher stands for its job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on
-    this host), or nothing, and then nothing is done.  Raises NcclkitError for anything else.
+    ``await form.run()`` does what its Attach button does.  `target` is ``all`` (every process of
+    this user with a RANK), process ids (one of a rank or a launcher stands for its job, ``3=4711``
+    is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing
+    is done.  Raises NcclkitError for anything else.
     """
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
@@ -105,7 +104,7 @@ class AttachForm(Form):
 async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:
     """What the processes of `target` (see `AttachForm`) wait for.
 
-    Equal places in one row, and how busy each was.
+    Equal places stand in one row, with how busy each was.
     """
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
@@ -136,10 +135,8 @@ def stacks_view(
 ) -> View:
     """The verdict in a sentence, then equal places together.
 
-    How many ranks stand where, the rarest first.
-
-    events: of one look at a running job; jobs: command, host and launcher of the ranks, and how far
-    they are.
+    It tells how many ranks stand where, the rarest first.  `events` are of one look at a running
+    job; `jobs` are command, host and launcher of the ranks, and how far they are.
     """
     known = list(events)
     stands = rank_positions(known)
@@ -179,7 +176,10 @@ def stacks_view(
 
 
 def _rows(stands: Mapping[int, RankPosition]) -> list[tuple[object, ...]]:
-    """A row for each place: which ranks, where, at which step, and the stack of the first."""
+    """A row for each place.
+
+    It tells which ranks, where, at which step, and the stack of the first.
+    """
     rows: list[tuple[object, ...]] = []
     for held in same_positions(stands.values()):
         ranks = [stand.rank for stand in held]

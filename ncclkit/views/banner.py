@@ -1,6 +1,6 @@
 """The answer before all details.
 
-Three sentences (what, who, what first) and one table of the job and the evidence.
+It is three sentences (what, who, what first) and one table of the job and the evidence.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
 
 
 def _others(case: Case) -> Markup:
-    """Of logs of several jobs.
+    """What is said of logs of several jobs.
 
-    Which one this page is about, and the verdict on each of the others.
+    It is which one this page is about, and the verdict on each of the others.
     """
     rows: list[tuple[object, ...]] = []
     for paths in case.about.get("other_jobs") or ():
@@ -115,9 +115,10 @@ def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
 
 
 def _strip(known: Summary, diagnosis: Diagnosis) -> Markup:
-    """How many causes were found, passed and not evaluated, and a square for each rank.
+    """How many causes were found, passed and not evaluated.
 
-    It is the shape by which a page is known again among others.
+    With it comes a square for each rank.  It is the shape by which a page is known again among
+    others.
     """
     counts = (
         ("found", len(diagnosis.findings) if known.verdict == "found" else 0),
@@ -129,7 +130,10 @@ def _strip(known: Summary, diagnosis: Diagnosis) -> Markup:
 
 
 def _rank_squares(known: Summary) -> Markup:
-    """One square a rank, those at fault dark; nothing where ranks are not known or too many."""
+    """One square a rank, those at fault dark.
+
+    It is nothing where ranks are not known or too many.
+    """
     count = known.job.ranks or 0
     if not 1 < count <= SQUARES:
         return Markup("")
@@ -146,7 +150,10 @@ def _rank_squares(known: Summary) -> Markup:
 
 
 def _who(known: Summary) -> Markup:
-    """The culprit and the line that decides; of what nobody can explain, the errors."""
+    """The culprit and the line that decides.
+
+    Of what nobody can explain it is the errors.
+    """
     at = ""
     if known.culprit:
         at = el("p", el("b", "At fault: "), known.culprit.sentence)
@@ -158,7 +165,10 @@ def _who(known: Summary) -> Markup:
 
 
 def _cited(line: CitedLine) -> Markup:
-    """The line, or the beginning of what a tool said in several; of a traceback the last one."""
+    """The line, or the beginning of what a tool said in several.
+
+    Of a traceback it is the last one.
+    """
     trace = "most recent call" in line.text
     if trace:
         said = line.short
@@ -183,7 +193,7 @@ def _first(known: Summary) -> Markup:
 def measured(case: Case) -> str:
     """The fastest collective of the last run; empty without a run.
 
-    Beside what was expected, as the curve says it.
+    It stands beside what was expected, as the curve says it.
     """
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     known = next((row for row in last if row.expected), None)
@@ -207,7 +217,10 @@ def measured(case: Case) -> str:
 
 
 def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, object]]:
-    """The rows of the summary, and what was measured before what was judged."""
+    """The rows of the summary.
+
+    What was measured stands before what was judged.
+    """
     rows = known.rows()
     place = next((number for number, (name, _) in enumerate(rows) if name == "Judged"), len(rows))
     if measured:

@@ -1,6 +1,6 @@
 """Where this notebook is, and what will run where.
 
-Partitions of the cluster, your accounts, jobs of the case.
+It shows partitions of the cluster, your accounts, and jobs of the case.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ NOTHING_HEAVY = (
 def cluster_view(case: Case, verb: str = "") -> View:
     """Where this is, what the cluster has, and this case's jobs.
 
-    Login node, allocation, or a machine of its own.
-
-    verb: of the command that sends the notebook's test to nodes, where no form and no parameter
-    `job` does.
+    It is a login node, an allocation, or a machine of its own.  `verb` is that of the command that
+    sends the notebook's test to nodes, where no form and no parameter `job` does.
     """
     login = scheduler.is_login_node()
     if login and not case.facts_of("scheduler."):

@@ -1,5 +1,6 @@
-"""The connection test: its form, and the hosts and network paths that the last one found, what is
-wrong first.
+"""The connection test: its form, and what the last one found.
+
+It found hosts and network paths; what is wrong comes first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHOWN, FEW = 24, 6
 def connect_view(case: Case) -> View:
     """The hosts, and the paths between them.
 
-    Ports, NCCL's interface, packet size, bandwidth, latency and clocks.
+    It shows ports, NCCL's interface, packet size, bandwidth, latency and clocks.
     """
     found = results(case)
     if not found.hosts:
@@ -92,7 +93,10 @@ def _heatmap(
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Names without the domain that all of them have; long ones lose their middle."""
+    """Names without the domain that all of them have.
+
+    Long ones lose their middle.
+    """
     first = [name.partition(".")[0] for name in names]
     # the first part of an address is no name
     are_addresses = any(map(is_whole, first))
@@ -184,7 +188,7 @@ def _hosts(found: Connectivity) -> Markup:
 
 
 def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
-    """From both directions, with the uncertainty of the better one."""
+    """The clock from both directions, with the uncertainty of the better one."""
     offsets = []
     errors = []
     for link in links:
@@ -213,11 +217,10 @@ def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
 class ConnectForm(Form):
     """The form that tests connections between hosts.
 
-    ``await form.run()`` does what its Test button does.
-
-    hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm
-    allocation, and outside of one nothing is done.  remote_command: how to start a program there,
-    as `ncclkit.live.connect.plan_connection_test` wants it.
+    ``await form.run()`` does what its Test button does.  `hosts` are names or addresses separated
+    by spaces or commas; empty are the nodes of the Slurm allocation, and outside of one nothing is
+    done.  `remote_command` is how to start a program there, as
+    `ncclkit.live.connect.plan_connection_test` wants it.
     """
 
     IDLE = (

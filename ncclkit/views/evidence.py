@@ -1,7 +1,7 @@
-"""The evidence browser: what was read and what was not, events filtered in memory, any line opened
-in its context.
+"""The evidence browser: what was read, and what was not.
 
-Filters and groups are `analysis.event_search`, the lines around one `evidence.line_context`.
+Events are filtered in memory, and any line is opened in its context.  Filters and groups are
+`analysis.event_search`, the lines around one `evidence.line_context`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ class EventsView(View):
         return el("div", el("p", self.summary, cls="nk-say"), cls="nk")
 
     def filter(self) -> None:
-        """Show what the filters pick; where that is much, equal lines share a row."""
+        """Show what the filters pick.
+
+        Where that is much, equal lines share a row.
+        """
         if self.rank.value.strip() and not is_rank_list(self.rank.value):
             self.rows.value = _notice(
                 f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12"
@@ -139,7 +142,7 @@ class EventsView(View):
 def events_summary(events: Sequence[Event]) -> str:
     """How many events there are, and how many of them are abnormal.
 
-    From how many ranks and files.
+    It tells from how many ranks and files.
     """
     if not events:
         return "No events: no log has been read yet"
@@ -173,7 +176,10 @@ def static_events(events: Sequence[Event]) -> Markup:
 
 
 def picked_html(picked: Sequence[Event], folder: str = "") -> str:
-    """The table of picked events, with its own count; paths from `folder` on."""
+    """The table of picked events, with its own count.
+
+    Paths are shown from `folder` on.
+    """
     shown = _shown(picked)
     alike = ""
     if len(shown) < len(picked):
@@ -215,7 +221,10 @@ def _notice(sentence: str) -> str:
 
 
 def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
-    """Rows of a table: single events in their order while they fit, else equal ones together."""
+    """Rows of a table: single events in their order while they fit.
+
+    Else equal ones stand together.
+    """
     if len(events) <= most:
         return [[event] for event in events]
     return group_alike(events)
@@ -291,7 +300,7 @@ Row = Mapping[str, Any]
 def inputs_view(case: Case) -> View:
     """The files of a case by kind, with sizes, lines, events and ranks.
 
-    What could not be used, and why.
+    It tells also what could not be used, and why.
     """
     problems = [str(problem) for problem in case.about.get("problems", ())]
     unused = [row for row in case.inputs if row.get("kind") in UNUSED_KINDS]
@@ -347,7 +356,10 @@ def _summary(
 
 
 def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
-    """One row per file where there are few, else one per kind; what was of no use comes first."""
+    """One row per file where there are few, else one per kind.
+
+    What was of no use comes first.
+    """
     groups: dict[Any, list[Row]] = {}
     for row in sorted(
         rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))

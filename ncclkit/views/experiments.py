@@ -1,6 +1,7 @@
-"""The closed loop: Check this makes the experiment of a finding, Try the fix applies its advice.
+"""The closed loop as a form.
 
-The same small job stands before and after, side by side, with what that says of each suspect.
+Check this makes the experiment of a finding, Try the fix applies its advice.  The same small job
+stands before and after, side by side, with what that says of each suspect.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from ncclkit.views.cluster import login_card
 SHOWN = 8
 """Suspects shown at once; more are folded."""
 APART = 1.5
-"""Times are drawn where one is so many times the other: what differs less is chance on a busy
-machine."""
+"""Factor from which times are drawn.
+
+What differs less is chance on a busy machine.
+"""
 ENDS = {
     "done": ("✓", "succeeded", "state-done"),
     "slow": ("▲", "slower than it should be", "likely"),
@@ -127,7 +130,10 @@ def _changes(change: Mapping[str, Any]) -> Markup:
 
 
 def _sides(record: ExperimentRecord) -> Markup:
-    """Before and after beside each other; one that only looked has one side."""
+    """Before and after beside each other.
+
+    One that only looked has one side.
+    """
     if record.before is None and record.after is None:
         return el("p", el("b", "What came out: "), OUTCOMES.get(record.observed, "no answer"))
     before, after = record.said
@@ -229,13 +235,16 @@ def _verdicts(verdicts: Mapping[str, str]) -> Markup:
 class RunProgress:
     """How one run of a training job went, by its wire records.
 
-    None where nothing says.
+    A value is None where nothing says.
     """
 
     steps: int | None = None
     """Steps of the rank that came least far, those before a restart included."""
     first: float | None = None
-    """Seconds until the slowest rank began its first step; after a restart, of the last start."""
+    """Seconds until the slowest rank began its first step.
+
+    After a restart it is that of the last start.
+    """
     step: float | None = None
     """Median seconds from one step to the next."""
 
@@ -243,7 +252,7 @@ class RunProgress:
 def run_progress(folder: Path) -> RunProgress:
     """The progress of the run in `folder`.
 
-    An empty one where no rank has begun a step.
+    It is an empty one where no rank has begun a step.
     """
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
@@ -280,7 +289,7 @@ def run_progress(folder: Path) -> RunProgress:
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
     """Each collective's name and best bandwidth before and after.
 
-    ``busbw`` or ``algbw``, in GB/s.
+    The bandwidth is ``busbw`` or ``algbw``, in GB/s.
     """
     every = (*before.measurements, *after.measurements)
     found = []
@@ -322,7 +331,7 @@ ANY = "what tells the suspects apart best"
 class Closed(View):
     """What came of one or more experiments.
 
-    Before and after side by side, and the verdict as it is now.
+    It shows before and after side by side, and the verdict as it is now.
     """
 
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
@@ -342,12 +351,10 @@ class Closed(View):
 class CheckForm(Form):
     """The form that tells the suspects apart by experiments, and then tries the fix.
 
-    Nothing runs until it is asked to.
-
-    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments
-    until the first cause is proven or nothing is left to ask, then its fix.  cause: whose
-    experiment the buttons make (empty: the one that decides most); python: the training
-    interpreter; deadline: seconds for each run.
+    Nothing runs until it is asked to.  ``await form.run()`` does all of it, as
+    `ncclkit.experiments.fixes.close` does: experiments until the first cause is proven or nothing
+    is left to ask, then its fix.  `cause` is whose experiment the buttons make (empty: the one that
+    decides most); `python` the training interpreter; `deadline` the seconds for each run.
     """
 
     IDLE = "No experiment was made"
@@ -384,7 +391,7 @@ class CheckForm(Form):
     def layout(self) -> list[W.Widget]:
         """The fields, and above them what runs on a login node.
 
-        Where the notebook has not said so.
+        That stands there where the notebook has not said so.
         """
         return [*self._card, *super().layout()]
 
@@ -406,7 +413,7 @@ class CheckForm(Form):
         return self.ASK
 
     async def run(self, go: bool = True) -> View:
-        """Experiments until the first cause is proven, then its fix.
+        """Make experiments until the first cause is proven, then its fix.
 
         Where `go` is False nothing is done.
         """
@@ -438,7 +445,10 @@ class CheckForm(Form):
         return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _close(self) -> View:
-        """All of it; what a machine cannot do is said, and is no failure of the notebook."""
+        """Do all of it.
+
+        What a machine cannot do is said, and is no failure of the notebook.
+        """
         before = len(fixes.experiments(self._case))
         try:
             await fixes.close(self._case, **self._how)

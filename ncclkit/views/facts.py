@@ -1,7 +1,7 @@
-"""What is known of the hosts: a card for each theme, and what could not be read, with the reason.
+"""What is known of the hosts: a card for each theme.
 
-Whether the hosts of a job agree: what differs and why it matters, the odd one out first; 1,000
-hosts on a page.
+It tells also what could not be read, with the reason, and whether the hosts of a job agree: what
+differs and why it matters, the odd one out first; 1,000 hosts on a page.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ HEADLINE, SHORT = 5, 48
 def facts_view(case: Case) -> View:
     """Cards of facts by theme.
 
-    A verdict in words, the numbers, and what could not be read, why, and how to find out.
-
-    The verdicts are those of the causes over these facts alone, judged now: no log is asked,
+    A card has a verdict in words, the numbers, and what could not be read, why, and how to find
+    out.  The verdicts are those of the causes over these facts alone, judged now: no log is asked,
     nothing is stored.
     """
     judged = judge_facts(case.facts)
@@ -94,7 +93,7 @@ def facts_view(case: Case) -> View:
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     """What these hosts would make a job suffer.
 
-    And how much is known of them, and how much could not be read.
+    It tells also how much is known of them, and how much could not be read.
     """
     if not facts:
         return "No facts have been collected yet"
@@ -212,8 +211,9 @@ def _headline(known: Sequence[Fact]) -> Markup:
 
 
 def _brief(facts: Sequence[Fact]) -> str:
-    """The value that most hosts have in a few words, lists by the names of their members; empty
-    where words fail.
+    """The value that most hosts have in a few words.
+
+    Lists are told by the names of their members; empty where words fail.
     """
     by_value: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
@@ -236,7 +236,10 @@ Kinds = Sequence[tuple[Sequence[str], str]]
 
 
 def kinds_summary(known: Kinds, noun: str) -> str:
-    """What is usual, behind the hosts that are not like it; noun: ``machine``, ``network``."""
+    """What is usual, behind the hosts that are not like it.
+
+    `noun` is ``machine`` or ``network``.
+    """
     *rare, (hosts, usual) = known
     if not rare and len(hosts) > 1:
         return f"{usual}, on each of {len(hosts):,} hosts"
@@ -252,7 +255,7 @@ def kinds_summary(known: Kinds, noun: str) -> str:
 def further_kinds(known: Kinds, noun: str, about: str) -> Markup:
     """The kinds that have no part of their own, folded.
 
-    about: the head of their sentences.
+    `about` makes the head of their sentences.
     """
     others = [(host_list(hosts), said) for hosts, said in known[SHOWN - 1 : -1]]
     return fold(
@@ -343,7 +346,7 @@ longest one holds."""
 def how_to_find_out(name: str) -> Markup:
     """How to find out the fact `name`.
 
-    Empty where no family of facts has that name.
+    It is empty where no family of facts has that name.
     """
     parts = []
     for part in name.split("."):
@@ -415,7 +418,7 @@ def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
 def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, grouped by reason.
 
-    Those of one reason and one way to find out together.
+    Those of one reason and one way to find out stand together.
     """
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
@@ -432,8 +435,9 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
 
 
 def _name(name: str, group: Sequence[Fact]) -> Markup:
-    """The name as it was given where a row holds one fact, its rank where it has one, and its
-    source.
+    """The name as it was given where a row holds one fact.
+
+    With it stand its rank where it has one, and its source.
     """
     ranks = known_ranks(group)
     said = ""
@@ -465,7 +469,7 @@ ALONE = join(
 def consistency_view(case: Case) -> View:
     """The same facts of all hosts side by side.
 
-    Only what differs and matters, hosts with the same value together.
+    It shows only what differs and matters, hosts with the same value together.
     """
     seen = compare(case.facts)
     if len(seen.hosts) < 2:
@@ -544,7 +548,10 @@ def _usual(found: Difference) -> Markup:
 
 
 def _standing_out(seen: Consistency) -> Markup:
-    """Hosts that stand out in the same things share a row, those with most of them first."""
+    """Hosts that stand out in the same things share a row.
+
+    Those with most of them come first.
+    """
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, found in seen.outliers.items():
         alike.setdefault(tuple(each.title for each in found), []).append(host)
@@ -560,7 +567,10 @@ def _standing_out(seen: Consistency) -> Markup:
 
 
 def _unread(seen: Consistency) -> Markup:
-    """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
+    """What only some hosts could read.
+
+    It stands open: a host that cannot say is an odd one, too.
+    """
     partly = seen.partly
     nowhere = [each for each in seen.unread if each.nowhere]
     head = ("What", "Why not", "On")

@@ -1,7 +1,7 @@
-"""Findings as cards: the culprit first, the very lines that prove it, what to do, how to be sure;
-and the catalogue.
+"""Findings as cards, and the catalogue.
 
-The verdict also stands beside pictures: a headline that points at one rank says so when the verdict
+The culprit comes first, then the very lines that prove it, what to do, and how to be sure.  The
+verdict also stands beside pictures: a headline that points at one rank says so when the verdict
 names another.
 """
 
@@ -55,7 +55,7 @@ class Culprits(NamedTuple):
 def culprits(findings: Iterable[Finding]) -> Culprits | None:
     """The ranks that the first finding names.
 
-    None where it names none or is merely possible.
+    It is None where it names none or is merely possible.
     """
     first = sure_finding(findings)
     if first is None or not first.culprits.get("ranks"):
@@ -142,12 +142,11 @@ NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 def findings_view(source: Any, headline: bool = True) -> View:
     """Cards of findings, best first, as `source` orders them.
 
-    The first one open, the others one line each.
-
-    `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and
-    ``clear`` (a case, a diagnosis); or the name of each of several runs and recordings → one of
-    these, and then each stands under its name. headline: False where a banner above has said the
-    verdict; the first card then has the title of its cause.
+    The first one is open, the others are one line each.  `source` is an iterable of `Finding`; what
+    has them as ``findings``, and perhaps ``unknown`` and ``clear`` (a case, a diagnosis); or the
+    name of each of several runs and recordings → one of these, and then each stands under its name.
+    `headline` is False where a banner above has said the verdict; the first card then has the title
+    of its cause.
     """
     # before any attribute is asked for: a mapping is no case, whatever its keys are called
     if isinstance(source, Mapping):
@@ -192,7 +191,10 @@ def findings_view(source: Any, headline: bool = True) -> View:
 
 
 def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
-    """Each source under its name, which says whether it is a recording or a run."""
+    """Each source under its name.
+
+    The name says whether it is a recording or a run.
+    """
     bundled = samples.list_samples()
     parts = []
     said = []
@@ -241,9 +243,8 @@ def findings_summary(rows: Iterable[Finding]) -> str:
 def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True) -> Markup:
     """One found cause: verdict, culprits, evidence, what to do and how to be sure.
 
-    The first one is open.
-
-    headline: whether its sentence stands in it, or the title of its cause in the place of it.
+    The first card is open.  `headline`: its sentence stands in it, or the title of its cause in the
+    place of it.
     """
     word = finding.strength or "possible"
     named = strength_part(finding)
@@ -265,7 +266,10 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
 
 
 def _suspect_list(suspects: Sequence[Finding], lines: CitedLines, first: int) -> Markup:
-    """What it looks like: one list, where nothing shows which it is."""
+    """What it looks like, as one list.
+
+    It is for a case where nothing shows which it is.
+    """
     if not suspects:
         return Markup("")
     rows = [_suspect(finding, lines) for finding in suspects]
@@ -274,7 +278,10 @@ def _suspect_list(suspects: Sequence[Finding], lines: CitedLines, first: int) ->
 
 
 def _suspect(finding: Finding, lines: CitedLines) -> Markup:
-    """A suspect: why it is one, and the look that decides, with what either answer means."""
+    """A suspect: why it is one, and the look that decides.
+
+    It tells what either answer means.
+    """
     look = finding.advice[0]
     notes = [el("p", sentence(look.check))]
     if look.why:
@@ -381,7 +388,10 @@ def _text_of(piece: Evidence) -> str:
 
 
 def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None) -> Markup:
-    """The very lines, each with its place; the first few at once, the others folded."""
+    """The very lines, each with its place.
+
+    The first few are shown at once, the others are folded.
+    """
     lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
@@ -403,7 +413,7 @@ def _advice(advice: Sequence[Advice]) -> Markup:
 def advice_part(advice: Advice) -> Markup:
     """One advice as a part of a page.
 
-    What to do, what to copy, why, how to know that it worked, the risk.
+    It is what to do, what to copy, why, how to know that it worked, and the risk.
     """
     notes = [("Why", advice.why), ("How to know it worked", advice.check), ("Risk", advice.risk)]
     return el(
@@ -490,9 +500,9 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
 
 
 def _paragraphs(words: str) -> list[Markup]:
-    """Hard-wrapped lines flow again; blank lines part paragraphs.
+    """Hard-wrapped lines flow again.
 
-    What can be copied stays as it is.
+    Blank lines part paragraphs, and what can be copied stays as it is.
     """
     paragraphs = []
     for block in words.split("\n\n"):

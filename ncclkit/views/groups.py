@@ -1,4 +1,7 @@
-"""How far each rank came in each process group, and the first thing that ranks disagree on."""
+"""How far each rank came in each process group.
+
+It shows also the first thing that ranks disagree on.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ class State(NamedTuple):
 
 
 def progress_view(case: Case) -> View:
-    """Per process group, over time and in numbers: how far each rank came.
+    """How far each rank came per process group, over time and in numbers.
 
-    Who is behind first.
+    Who is behind comes first.
     """
     scope = last_run_of(case)
     known = timeline.timelines(scope)
@@ -103,7 +106,7 @@ def _progress_by_group(
 def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
     """Collective against time in the groups with ranks behind, else in the largest.
 
-    None where nothing has a time.
+    It is None where nothing has a time.
     """
     lasts = {}
     for one in known:
@@ -136,7 +139,7 @@ def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure
 def _rank_lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw.RankLine]:
     """A line for each rank, of many the odd ones first.
 
-    A rank that waits goes on to its last sign of life.
+    The line of a rank that waits goes on to its last sign of life.
     """
     furthest = _furthest_place(ranks)
     drawn = {}
@@ -167,7 +170,10 @@ def _rank_lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[
 
 
 def _points_of(at: RankProgress, last: float, scale: Scale) -> list[tuple[float, int]]:
-    """Its history on the axis of time; a rank that entered no collective stands at the start."""
+    """Its history on the axis of time.
+
+    A rank that entered no collective stands at the start.
+    """
     if not at.history:
         return [(0.0, 0)]
     points = [(scale.after(time), number) for time, number in at.history]
@@ -207,7 +213,7 @@ def _label_of(place: int, ranks: Ranks, furthest: int) -> str:
 def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree.
 
-    And how far the clocks of the hosts are apart.
+    It shows also how far the clocks of the hosts are apart.
     """
     scope = last_run_of(case)
     found = alignment.disagreements(scope)
@@ -329,7 +335,10 @@ def _progress_headline(
 def _even_headline(
     groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None
 ) -> Headline:
-    """That nobody is seen behind, and of whom that is known; with the ranks that it points at."""
+    """That nobody is seen behind, and of whom that is known.
+
+    With it come the ranks that it points at.
+    """
     seen: set[int] = set()
     for _, ranks in groups:
         seen.update(ranks)
@@ -376,7 +385,10 @@ def _group_name(key: tuple[str, str]) -> str:
 
 
 def _group_card(key: tuple[str, str], ranks: Ranks) -> Markup:
-    """One group: ranks in the same state share a row, those behind come first."""
+    """One group: ranks in the same state share a row.
+
+    Those behind come first.
+    """
     states = _ranks_by_state(ranks)
     furthest = _furthest_place(ranks)
     # of ranks at one place the fewer come first: they are the odd ones
@@ -402,7 +414,10 @@ def _ranks_by_state(ranks: Ranks) -> dict[State, list[int]]:
 
 
 def _even_groups(groups: Groups) -> Markup:
-    """Groups in which nobody is behind: those of one name, size and place share a row."""
+    """Groups in which nobody is behind.
+
+    Those of one name, size and place share a row.
+    """
     alike: dict[tuple[str, int, int], list[list[int]]] = {}
     for key, ranks in groups:
         place = _furthest_place(ranks)
@@ -476,7 +491,10 @@ def _chip(name: str, words: str) -> Markup:
 
 
 def _names_of_sides(one: Disagreement) -> tuple[str, str]:
-    """How the two sides are called: a majority is one only where it is larger than the rest."""
+    """How the two sides are called.
+
+    A majority is one only where it is larger than the rest.
+    """
     if one.what == "missing":
         return "Missing", "Waiting"
     if one.what == "stuck":

@@ -1,6 +1,6 @@
 """The job as its logs show it.
 
-Ranks, versions, network, communicators, and the variables that are not the same.
+It shows ranks, versions, network, communicators, and the variables that are not the same.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def _facts(job: Mapping[str, Any], case: Case) -> Markup:
 
 
 def _comms(comms: Sequence[Communicator]) -> Markup:
-    """Incomplete ones first; of many, complete ones of one size and parent share a row."""
+    """Incomplete communicators first.
+
+    Of many, complete ones of one size and parent share a row.
+    """
     alike: dict[tuple[object, ...], list[Communicator]] = {}
     # complete communicators of one shape are many and alike; an incomplete one is the trouble
     for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
@@ -151,8 +154,9 @@ def _state(comm: Communicator) -> Markup:
 
 
 def _differing(known: Variables, case: Case) -> Variables:
-    """Variables with two values, or that only some of the ranks have set that finished
-    their init.
+    """Variables with two values, or that only some of the ranks have set.
+
+    Only ranks count that finished their init.
     """
     # a rank that died during its init has not printed all its variables
     whole = set()

@@ -51,12 +51,10 @@ Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
 def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
     """The form of the live test, filled in.
 
-    ``run = await live.run()`` runs what it says.
-
-    job: on a login node, where the test runs: options of `ncclkit submit` such as ``-N 2 -p gpu``,
-    or ``here``; options: those of `ncclkit.live.options.ProbeOptions`, such as ``python``,
-    ``ranks``, ``max_bytes``, ``timeout``, ``env`` and ``stages``.  Raises NcclkitError for values
-    that do not fit.
+    ``run = await live.run()`` runs what it says.  `job` says, on a login node, where the test runs:
+    options of `ncclkit submit` such as ``-N 2 -p gpu``, or ``here``.  `options` are those of
+    `ncclkit.live.options.ProbeOptions`, such as ``python``, ``ranks``, ``max_bytes``, ``timeout``,
+    ``env`` and ``stages``.  Raises NcclkitError for values that do not fit.
     """
     if not isinstance(job, str):
         raise NcclkitError(f"job must be text such as '-N 2 -p gpu', but it is {job!r}.")
@@ -172,7 +170,7 @@ class LiveTest(Form):
     def wrong(self) -> Mapping[W.Widget, str]:
         """Controls whose value no run can be made of.
 
-        And an interpreter that is not there.
+        An interpreter that is not there is one of them.
         """
         found = _misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
@@ -250,10 +248,9 @@ class LiveTest(Form):
 class BatchTest(LiveTest):
     """The live test on a login node, as a batch job.
 
-    **Submit** sends it to the nodes that the form names.
-
-    ``await form.run()`` follows the job that this case has in the queue, shows the last one that
-    has ended, or submits one where the notebook's parameter ``job`` says so.
+    **Submit** sends it to the nodes that the form names.  ``await form.run()`` follows the job that
+    this case has in the queue, shows the last one that has ended, or submits one where the
+    notebook's parameter ``job`` says so.
     """
 
     def __init__(self, case: Case, job: str, options: ProbeOptions, expect: Expect) -> None:
@@ -275,7 +272,7 @@ class BatchTest(LiveTest):
     def layout(self) -> list[W.Widget]:
         """What Slurm is asked for, and the text that it gets.
 
-        Above what the test is asked for.
+        It stands above what the test is asked for.
         """
         title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
         return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
@@ -299,7 +296,7 @@ class BatchTest(LiveTest):
         return found | _misfits(JobOptions, self.job)
 
     def begin(self, prepare: Prepare | None = None) -> None:
-        """What the button does: submit what the fields say."""
+        """Do what the button does: submit what the fields say."""
         super().begin(prepare or self._submitted)
 
     def _submitted(self) -> Coroutine[Any, Any, Any]:
@@ -320,7 +317,7 @@ class BatchTest(LiveTest):
     ) -> Run:
         """The run of a job.
 
-        Of the one that waits or runs, else of a new one, else of the last one.
+        It is that of the job that waits or runs, else of a new one, else of the last one.
         """
         mine = [job for job in submit.submitted_jobs(self._case) if job.words[:1] == ("probe",)]
         last = None
@@ -354,7 +351,7 @@ def _misfits(
 def lines(env: Mapping[str, str]) -> str:
     """Variables as a shell reads them, one a line.
 
-    The reverse of `live.options.parse_variables`.
+    It is the reverse of `live.options.parse_variables`.
     """
     return "\n".join(f"{name}={shlex.quote(chosen)}" for name, chosen in env.items())
 
@@ -375,7 +372,7 @@ def _controls(
 ) -> dict[str, W.Widget]:
     """One control for each option, of the kind that its value asks for.
 
-    Known: option → values that are proposed.
+    `known` is option → values that are proposed.
     """
     made = {}
     for name, option in declared(options).items():

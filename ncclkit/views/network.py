@@ -1,6 +1,7 @@
-"""Which interface NCCL and gloo will use, among all that there are, and the RDMA ports beside them.
+"""Which interface NCCL and gloo will use, among all that there are.
 
-Of a job that has run: which pair of ranks went over which transport, and how the rings ran.
+The RDMA ports stand beside them.  Of a job that has run it shows which pair of ranks went over
+which transport, and how the rings ran.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class Network:
         return None
 
     def rows(self, name: str) -> list[Mapping[str, Any]]:
-        """Interfaces or ports; what is not a row of the agent's is left out."""
+        """Interfaces or ports.
+
+        What is not a row of the agent's is left out.
+        """
         held = self.value(name)
         if isinstance(held, list):
             return [row for row in held if isinstance(row, dict)]
@@ -105,7 +109,7 @@ class Network:
 def network_view(case: Case) -> View:
     """The interface that NCCL's bootstrap and gloo will use on each host.
 
-    And every other one; rare networks first.
+    Every other interface is shown, too, rare networks first.
     """
     kinds = _different_networks(case.facts)
     if not kinds:
@@ -138,7 +142,7 @@ def _different_networks(facts: Iterable[Fact]) -> list[list[Network]]:
 def network_sentence(network: Network) -> str:
     """What NCCL and gloo will use on one host.
 
-    And why they find nothing where they do.
+    It tells why they find nothing where they do.
     """
     picks = network.picks
     words = [f"{who} will use {_interface_words(network, name)}" for who, name in picks.items()]
@@ -179,7 +183,10 @@ def _without_interface(network: Network) -> list[tuple[str, str]]:
 
 
 def _interface_words(network: Network, name: str) -> str:
-    """``eth0 (25 Gb/s)``; of loopback for whom it is enough: a job on one host succeeds over it."""
+    """``eth0 (25 Gb/s)``.
+
+    Of loopback it tells for whom it is enough: a job on one host succeeds over it.
+    """
     row: Mapping[str, Any] = {}
     for one in network.rows("net.interfaces"):
         if one.get("name") == name:
@@ -257,7 +264,10 @@ def _interface_rows(network: Network) -> Iterator[tuple[object, ...]]:
 
 
 def _users_of_interfaces(network: Network) -> dict[str, list[Markup]]:
-    """Interface → who will use it.  NCCL's sockets may use further ones than its bootstrap."""
+    """Interface → who will use it.
+
+    NCCL's sockets may use further ones than its bootstrap.
+    """
     users: dict[str, list[Markup]] = defaultdict(list)
     loopbacks = set()
     for row in network.rows("net.interfaces"):
@@ -404,7 +414,10 @@ def _transport_of_pairs(case: Case) -> dict[Pair, str]:
 
 
 def _transport_words(transport: str, gdr: bool) -> str:
-    """``P2P/CUMEM``, ``NET/IB with GPUDirect RDMA``: without the number of the device."""
+    """``P2P/CUMEM``, ``NET/IB with GPUDirect RDMA``.
+
+    The number of the device is left out.
+    """
     names = []
     # the third part is the number of a device, by which equal paths would look different
     for name in transport.split(" / "):
@@ -491,7 +504,10 @@ def _order_words(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
 
 
 def _ring_steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[str]:
-    """Each rank; neighbours on one host together, where a ring is too long for that."""
+    """Each rank, in the order of a ring.
+
+    Neighbours on one host stand together, where a ring is too long for that.
+    """
     if len(order) <= LABELLED:
         return [str(rank) for rank in order]
     steps = []

@@ -1,5 +1,6 @@
-"""The pair matrix: how fast every pair of ranks is when nobody disturbs it, and who is at fault
-where one is slow.
+"""The pair matrix: how fast every pair of ranks is alone.
+
+Nobody disturbs it then.  It shows also who is at fault where one is slow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Planners: what a job must be given, each a picture, a number and the reasoning, from measured
-values where there are.
+"""Planners: what a job must be given, worked out from measured values.
 
-A field begins with what the case knows; whoever changes one sees the number move.
+Each is a picture, a number and the reasoning.  A field begins with what the case knows; whoever
+changes one sees the number move.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Answer = Callable[[Case, dict[str, Any]], Drawn]
 
 
 def planner(case: Case, name: str) -> Planner:
-    """The planner ``timeout``, ``workers``, ``host_memory``, ``gpu_memory``, ``files`` or
-    ``scaling`` for a case.
+    """The planner of that name for a case.
 
+    It is ``timeout``, ``workers``, ``host_memory``, ``gpu_memory``, ``files`` or ``scaling``.
     Raises NcclkitError for any other name.
     """
     if name not in PLANNERS:
@@ -198,7 +198,10 @@ def _fact(case: Case, name: str) -> Any:
 
 
 def _local(case: Case) -> tuple[int, str]:
-    """Ranks of a host: one for each GPU; two without any, as the small job has."""
+    """Ranks of a host: one for each GPU.
+
+    They are two without any GPU, as the small job has.
+    """
     count = _fact(case, "gpu.count")
     if count is None:
         # unlike a host that was asked and has no GPU, one that was not asked may be any
@@ -254,8 +257,9 @@ def _seconds(
 
 
 def _longest(case: Case, part: str) -> float | None:
-    """Seconds of the longest measured step of the user's script, or of one part of a step; None
-    where there is none.
+    """Seconds of the longest measured step, or of one part of a step.
+
+    It is a step of the user's script; None where there is none.
     """
     rows = []
     # the last run only: an older one may have been of another script
@@ -438,7 +442,7 @@ def _points(
 def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
     """What the script's largest data loader was built with.
 
-    Its workers (0), its batches ahead of each (1).
+    `place` 0 is its workers, 1 its batches ahead of each.
     """
     most = largest_loader(case)
     return _measured(
@@ -740,7 +744,7 @@ def _speed(line: MessageCost) -> float:
 def _line(case: Case) -> tuple[MessageCost | None, str]:
     """Latency and bandwidth of the slowest kind of pairs.
 
-    Without pair tests, of the all_reduce curve.
+    Without pair tests they are those of the all_reduce curve.
     """
     pairs = staged_test(case).pairs
     kinds: dict[str, list[Pair]] = {}

@@ -40,12 +40,10 @@ def bandwidth(
 ) -> go.Figure:
     """Bandwidth against message size, one line per collective and run.
 
-    Below it the time of a small call.
-
-    busbw in GB/s from 0 on; algbw where there is no busbw (one rank).  `expected` is the busbw in
-    GB/s that this topology should give, drawn as a line; `words` names what allows it, or says why
-    nothing is expected; `summary` takes the place of the title, where the measurement alone
-    misleads.
+    Below it stands the time of a small call.  busbw is in GB/s from 0 on; algbw stands where there
+    is no busbw (one rank).  `expected` is the busbw in GB/s that this topology should give, drawn
+    as a line; `words` names what allows it, or says why nothing is expected; `summary` takes the
+    place of the title, where the measurement alone misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "algbw"
@@ -91,7 +89,7 @@ def bandwidth(
 def latency(measurements: Iterable[Measurement]) -> go.Figure:
     """Time of one call against message size, in microseconds.
 
-    Median, and of a collective alone p99, dotted.
+    It is the median, and of a collective alone also p99, dotted.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     groups = _groups(rows)
@@ -101,8 +99,9 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
 
 
 def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel: str) -> None:
-    """Times of one call as lines of the panel (``2``, or empty for the only one), both axes
-    logarithmic.
+    """Times of one call as lines of the panel.
+
+    `panel` is ``2``, or empty for the only one; both axes are logarithmic.
     """
     kinds: tuple[str, ...] = ("median", "p99")
     # of several groups, twice as many lines say nothing
@@ -152,7 +151,7 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
 def ticks(low: float, high: float) -> list[float]:
     """At most six round values between two powers of ten.
 
-    Decades alone, or with steps between where these are few.
+    They are decades alone, or with steps between where these are few.
     """
     decades = range(math.floor(low), math.ceil(high) + 1)
     # the finest steps first that leave at most six
@@ -252,7 +251,7 @@ def _figure(
 def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = None) -> go.Figure:
     """A figure under its conclusion, with room for a legend.
 
-    The conclusion is the title; drawn: pixels below these.
+    The conclusion is the title; `drawn` is the pixels below these.
     """
     lines = wrapped(summary)
     above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
@@ -311,7 +310,7 @@ Y = {"exponentformat": "none", "tickformat": "~g"}
 def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """The axis of the message sizes.
 
-    At most five, the largest always among them: more overlap on a phone.
+    It has at most five names, the largest always among them: more overlap on a phone.
     """
     known = sorted(set(sizes))
     shown: list[int] = []
@@ -367,7 +366,7 @@ def template() -> go.layout.Template:
 def rank_style(number: int) -> dict[str, str]:
     """Colour and dash of a rank or GPU.
 
-    The same in every figure of a page.
+    They are the same in every figure of a page.
     """
     return {
         "color": LINES[number % len(LINES)],

@@ -1,6 +1,6 @@
 """Which ranks logged and which stopped.
 
-A row for each rank over time, alike ranks together, 1,024 on a page.
+There is a row for each rank over time, alike ranks together, 1,024 on a page.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Scale:
     def after(self, place: float) -> float:
         """The place as the axis counts.
 
-        In `unit` since the first word, or a line number.
+        It is in `unit` since the first word, or a line number.
         """
         if self.in_time:
             return (place - self.start) / self.unit[1]
@@ -102,7 +102,7 @@ class Scale:
 def ranks_view(case: Case) -> View:
     """A row per rank from its first line to its last, over time.
 
-    Or over line numbers where lines have no time.
+    It is over line numbers where lines have no time.
     """
     scope = last_run_of(case)
     known = timelines(scope)
@@ -147,8 +147,9 @@ def ranks_view(case: Case) -> View:
 
 
 def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
-    """A note on ranks whose abnormal lines carry no time and so have no mark in a chart
-    over time.
+    """A note on ranks whose abnormal lines carry no time.
+
+    They have no mark in a chart over time.
     """
     wrong = {}
     for timeline in known:
@@ -194,7 +195,7 @@ def _has_time(said: Iterable[Event]) -> bool:
 
 
 def _scale(own: Own) -> Scale:
-    """In time, when every rank that spoke has a word with a time.
+    """The scale in time, when every rank that spoke has a time.
 
     Else lines stand in the order of their files.
     """
@@ -213,7 +214,7 @@ def _scale(own: Own) -> Scale:
 def _groups(known: Sequence[RankTimeline], own: Own, scale: Scale) -> list[list[RankTimeline]]:
     """Timelines that are alike.
 
-    The rarest first, as the odd one out is what one looks for, then who stopped first.
+    The rarest come first, as the odd one out is what one looks for, then who stopped first.
     """
     alike: dict[tuple[str, str, bool], list[RankTimeline]] = {}
     for timeline in known:
@@ -237,7 +238,10 @@ def _label(group: Sequence[RankTimeline]) -> str:
 def _timeline_row(
     group: Sequence[RankTimeline], own: Own, scale: Scale
 ) -> _draw.TimelineRow | None:
-    """One row; a group shows what any of its ranks did.  None where nothing has a place."""
+    """One row; a group shows what any of its ranks did.
+
+    It is None where nothing has a place.
+    """
     said: dict[int, int] = {}
     for timeline in group:
         for event in own.get(timeline.rank, ()):
@@ -320,7 +324,7 @@ def _headline_beside_verdict(
 def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Headline:
     """Which ranks logged nothing, or nothing abnormal, where none stopped first.
 
-    One sentence, and the ranks that it points at.
+    It is one sentence, and the ranks that it points at.
     """
     logged = [timeline for timeline in known if timeline.rank in own]
     if len(logged) < len(known):
@@ -349,7 +353,10 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
 
 
 def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
-    """Ranks that logged nothing; those whose logs were not given are not said to be at fault."""
+    """Ranks that logged nothing.
+
+    Those whose logs were not given are not said to be at fault.
+    """
     given: set[int] = set()
     for row in case.inputs:
         given.update(row.get("ranks") or ())
@@ -373,10 +380,10 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
 
 
 def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
-    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many
-    seconds.
+    """Ranks whose last line lies clearly before that of any other.
 
-    Of a few ranks, else of most of them: several late ranks can keep one waiting.
+    It is the widest gap, and comes with its seconds.  They are a few ranks, else most of them:
+    several late ranks can keep one waiting.
     """
     ends = []
     for timeline in logged:

@@ -1,4 +1,7 @@
-"""The button that keeps an open notebook, as it stands, as one HTML file for the ticket."""
+"""The button that keeps an open notebook as one HTML file.
+
+It keeps the notebook as it stands, for the ticket.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,9 @@ from ncclkit.views._html import code, el
 class ReportForm(Form):
     """The button *Make the report*.
 
-    What the cells of this notebook show now, as its HTML file in the case folder.
-
-    notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is
-    open, that one is taken. Nothing is run again.
+    It writes what the cells of this notebook show now, as its HTML file in the case folder.
+    `notebook` is its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is
+    open, that one is taken.  Nothing is run again.
     """
 
     BUSY = "Writing …"
@@ -69,10 +71,10 @@ class ReportForm(Form):
 
 
 def shown_by_now(value: Any, all_values: Iterable[Any]) -> Any:
-    """What a cell shows by now that returned `value`; None where another cell shows the same.
+    """What a cell shows by now that returned `value`.
 
-    A click may have followed the cell that awaited a form: what came out last counts, and stands
-    once, where it was awaited.
+    It is None where another cell shows the same.  A click may have followed the cell that awaited a
+    form: what came out last counts, and stands once, where it was awaited.
     """
     if isinstance(value, View) and value.form is not None:
         return value.form.newest_answer or value

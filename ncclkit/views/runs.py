@@ -1,5 +1,7 @@
-"""Runs: curve and table of one, the advice drawn from it, cases of several times side by side, a
-folder of a case.
+"""Runs of a case, and the case folder.
+
+It shows curve and table of one run, the advice drawn from it, and cases of several times side by
+side.
 """
 
 from __future__ import annotations
@@ -67,10 +69,9 @@ MAIL = (
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Markup:
     """One row per measurement: size, times, bandwidths.
 
-    `expected` (busbw, GB/s) where a row carries none.
-
-    On paper and on a phone a wide table would be cut: collective, run and bound stand in it only
-    where there are several, algbw where it is not busbw.
+    `expected` (busbw, GB/s) is that of rows that carry none.  On paper and on a phone a wide table
+    would be cut: collective, run and bound stand in it only where there are several, algbw where it
+    is not busbw.
     """
     rows = list(rows)
     # of mixed rows the words that hold for both
@@ -163,7 +164,10 @@ def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
 
 
 def _speed(value: float | None) -> str:
-    """A bandwidth in GB/s; of the smallest messages it says nothing that their time does not."""
+    """A bandwidth in GB/s.
+
+    Of the smallest messages it says nothing that their time does not.
+    """
     if value is None:
         return "–"
     if 0 < value < 0.001:
@@ -201,10 +205,8 @@ def _run_words(folder: Path) -> str:
 def compare_view(*cases: Case | str | Path) -> View:
     """The same test of several cases, the oldest first, and what changed between.
 
-    One alone stands beside the baseline.
-
-    cases: case folders, or cases.  Raises NcclkitError for one case where this cluster has no
-    baseline.
+    One alone stands beside the baseline.  `cases` are case folders, or cases.  Raises NcclkitError
+    for one case where this cluster has no baseline.
     """
     return _history_view(compare_cases(cases))
 
@@ -248,7 +250,7 @@ def _mark(one: Change) -> Markup:
 def with_baseline(figure: go.Figure, curve: Sequence[Measurement]) -> go.Figure:
     """The figure of a live test with a baseline's curve in it, dotted.
 
-    Unchanged where there is none.
+    It is unchanged where there is none.
     """
     rows = sorted(curve, key=lambda m: m.bytes)
     if not rows:
@@ -272,18 +274,20 @@ def with_baseline(figure: go.Figure, curve: Sequence[Measurement]) -> go.Figure:
 
 
 def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:
-    """An expectation as `plots.bandwidth` takes it: busbw in GB/s and the words of the title."""
+    """An expectation as `plots.bandwidth` takes it.
+
+    It is busbw in GB/s and the words of the title.
+    """
     if expectation is None or expectation.value is None:
         return None, ""
     return expectation.value, expectation.allows
 
 
 def curve_view(run: Run) -> Chart:
-    """Bandwidth against message size, the expectation drawn, and under it where that comes from.
+    """Bandwidth against message size, with the expectation drawn.
 
-    Time for one rank.
-
-    The baseline of this cluster is drawn, too, where there is one.
+    Under it stands where that comes from.  For one rank it is time.  The baseline of this cluster
+    is drawn, too, where there is one.
     """
     # one rank sends nothing, so only times mean anything
     if run.measurements and run.plan.ranks == 1:
@@ -319,7 +323,7 @@ def curve_view(run: Run) -> Chart:
 def measurements_view(source: Any) -> View:
     """Size, times and bandwidths, one row per measurement.
 
-    `source`: an iterable of `Measurement`, or what has them as ``measurements`` (a case, a run).
+    `source` is an iterable of `Measurement`, or what has them as ``measurements`` (a case, a run).
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
@@ -332,8 +336,9 @@ def measurements_view(source: Any) -> View:
 
 
 def _normal(judgement: Judgement | None) -> Markup:
-    """Measured / expected = ratio, the same beside other systems, and what could
-    explain a low one.
+    """Measured / expected = ratio, and the same beside other systems.
+
+    It tells also what could explain a low one.
     """
     if judgement is None:
         return Markup("")
@@ -369,7 +374,10 @@ def _normal(judgement: Judgement | None) -> Markup:
 
 
 def _cut_short(source: Any) -> str:
-    """The summary of a run that failed, as its speeds are of what came before; else empty."""
+    """The summary of a run that failed; else empty.
+
+    The speeds of such a run are of what came before.
+    """
     if isinstance(source, Run) and source.reason != "done":
         return source.summary
     return ""
@@ -378,7 +386,7 @@ def _cut_short(source: Any) -> str:
 def tuning_view(source: Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk.
 
-    Drawn from a run's numbers, or advice as it is given.
+    It is drawn from a run's numbers, or is advice as it is given.
     """
     # its speeds are of what came before it failed
     if isinstance(source, Run) and source.reason != "done":

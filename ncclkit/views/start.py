@@ -1,6 +1,6 @@
-"""The first question: what do you have?  Logs, a running job, or nothing yet.
+"""The first question: what do you have?
 
-The answer stands under the form.
+It may be logs, a running job, or nothing yet.  The answer stands under the form.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ AFTER_TEST = (
 class StartForm(Form):
     """The form that asks what there is, and answers.
 
-    ``await form.run()`` does what its first button does.
-
-    case_dir, logs_dir: the case folders of a test of this machine, and of a job's evidence; logs:
-    as `ncclkit.read_logs` takes them; running: a process id, a Slurm job id or ``all``.  With
-    neither nothing is done.
+    ``await form.run()`` does what its first button does.  `case_dir` and `logs_dir` are the case
+    folders of a test of this machine, and of a job's evidence; `logs` are as `ncclkit.read_logs`
+    takes them; `running` is a process id, a Slurm job id or ``all``.  With neither nothing is done.
     """
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
@@ -115,7 +113,10 @@ class StartForm(Form):
         return self._read(self.logs.value)
 
     def started(self) -> None:
-        """Show that it begins; a question about another job is gone."""
+        """Show that it begins.
+
+        A question about another job is gone.
+        """
         super().started()
         self._asked = None
         self.question.children = ()

@@ -1,6 +1,6 @@
 """Where a training step's time goes on each rank.
 
-The form that runs the user's script, and the picture.
+It is the form that runs the user's script, and the picture.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ COLOURS = dict(
     )
 )
 PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "+", "."), strict=True))
-"""A part is told by its pattern, too, not by its colour alone."""
+"""Patterns of the parts.
+
+A part is told by its pattern, too, not by its colour alone.
+"""
 PATTERN = {"fillmode": "overlay", "fgcolor": "#fff", "fgopacity": 0.5, "size": 7, "solidity": 0.25}
 SHOWN = 24
 """Ranks that the picture holds; of more those that wait least and those that wait most."""
@@ -48,7 +51,7 @@ DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", 
 def step_view(case: Case) -> View:
     """Where a step's time goes on each rank, and what holds it back.
 
-    And what was tried; of the last run in a case.
+    It shows also what was tried, all of the last run in a case.
     """
     times, effects = last_steps(case)
     if times is None:
@@ -88,10 +91,9 @@ def step_answer(times: StepTimes, effects: Sequence[SettingEffect]) -> MeasuredA
 class StepForm(Form):
     """The form that runs a script for some steps.
 
-    ``await form.run()`` does what its Measure button does.
-
-    command: as in a terminal, such as ``python train.py``; options: those of
-    `ncclkit.live.options.StepOptions`. Where no command is named, nothing is done.
+    ``await form.run()`` does what its Measure button does.  `command` is as in a terminal, such as
+    ``python train.py``; `options` are those of `ncclkit.live.options.StepOptions`.  Where no
+    command is named, nothing is done.
     """
 
     IDLE = (

@@ -1,6 +1,6 @@
 """Telemetry of a run or an attached job.
 
-What hosts, GPUs and ranks did each second, beside its phases.
+It shows what hosts, GPUs and ranks did each second, beside its phases.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ from ncclkit.views._missing import NoData
 
 GIB, MIB = 1 << 30, 1 << 20
 MAX_POINTS = 400
-"""Points of a line at most; longer telemetry is thinned, its highest points kept."""
+"""Points of a line at most.
+
+Longer telemetry is thinned, its highest points kept.
+"""
 EACH = 8
-"""Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each
-second."""
+"""GPUs up to which each has a line of its own.
+
+Beyond, it is the lowest and the highest of each second.
+"""
 PHASES = {
     "init": "joined",
     "pairs": "last pair",
@@ -55,7 +60,7 @@ Curve = tuple[str, list[float | None]]
 def telemetry_view(case: Case) -> View:
     """What host, GPUs and ranks did while a run was watched.
 
-    The last run, or a job; each host has a row.
+    It is the last run, or a job; each host has a row.
     """
     # the last run that has any: a run of facts is not watched
     for run in reversed(case.runs()):
@@ -67,9 +72,9 @@ def telemetry_view(case: Case) -> View:
 
 
 def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
-    """The telemetry of one run folder, in step with the phases that these events tell.
+    """The telemetry of one run folder, in step with its phases.
 
-    None where it has none.
+    These events tell the phases; None where the folder has no telemetry.
     """
     hosts = _samples_by_host(run)
     if not hosts:
@@ -86,7 +91,10 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
 
 
 def _table_of_hosts(hosts: Mapping[str, Sequence[Sample]]) -> Markup:
-    """One row for each host; a column that says nothing of any host is left out."""
+    """One row for each host.
+
+    A column that says nothing of any host is left out.
+    """
     head = ["Host"]
     columns: list[list[object]] = [[el("span", name, cls="nk-whole") for name in hosts]]
     for title, cell_of in COLUMNS.items():
@@ -121,7 +129,10 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed_sample(line: bytes) -> Sample | None:
-    """One line of telemetry; None for one that is torn or is no sample."""
+    """One line of telemetry.
+
+    It is None for one that is torn or is no sample.
+    """
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError):
@@ -152,7 +163,7 @@ def _checked_rows(
 ) -> Mapping[str, Any]:
     """What a sample holds under this name, such as the rate of each interface.
 
-    Without what is of another type.
+    What is of another type is left out.
     """
     rows = sample.get(name)
     if isinstance(rows, dict):
@@ -236,7 +247,10 @@ def _values_of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
 
 
 def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
-    """``210–1980 MHz``, of all GPUs over all of the telemetry; empty where it is not known."""
+    """``210–1980 MHz``, of all GPUs over all of the telemetry.
+
+    It is empty where that is not known.
+    """
     values = _values_of_gpus(samples, column)
     if values:
         return f"{min(values):.0f}–{max(values):.0f} {unit}"
@@ -251,7 +265,10 @@ def _gpu_memory_words(samples: Sequence[Sample]) -> str:
 
 
 def _fastest_interface(samples: Sequence[Sample]) -> str:
-    """The highest traffic of one interface, in and out together, and its name."""
+    """The highest traffic of one interface, and its name.
+
+    The traffic is in and out together.
+    """
     moved = []
     for sample in samples:
         for name, rate in sample["net"].items():
@@ -289,7 +306,10 @@ def _gpu_rows(sample: Sample) -> list[list[Any]]:
 
 
 def _last_phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
-    """Phase of the ranks → seconds into the telemetry at which the last rank reached it."""
+    """Phase of the ranks → seconds at which the last rank reached it.
+
+    The seconds count from the start of the telemetry.
+    """
     found: dict[str, float] = {}
     for event in events:
         if event.kind != "worker.phase" or event.time is None:
@@ -350,7 +370,10 @@ def _curves_figure(
 
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """At most `MAX_POINTS` of them; of each bunch the one with the fullest memory stays."""
+    """At most `MAX_POINTS` of the samples.
+
+    Of each bunch the one with the fullest memory stays.
+    """
     # rounded up, so that there are never more than `MAX_POINTS`
     bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
@@ -429,7 +452,7 @@ def _moving_curves(title: str, curves: Sequence[Curve]) -> list[Curve]:
 def _rank_curves(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
     """A curve for each rank, the sum of these rates.
 
-    Or the lowest and the highest of many ranks.
+    Of many ranks it is the lowest and the highest.
     """
     rows: list[Mapping[str, Any]] = [sample["utilization"] for sample in samples]
     # by number: rank 10 stands behind rank 9
@@ -451,7 +474,10 @@ def _rank_curves(samples: Sequence[Sample], names: Sequence[str], unit: float) -
 
 
 def _extreme_curves(highest: str, moments: Sequence[Sequence[float]]) -> list[Curve]:
-    """The highest and the lowest of each moment; None where nothing is known of it."""
+    """The highest and the lowest of each moment.
+
+    It is None where nothing is known of it.
+    """
     return [
         (highest, [max(known, default=None) for known in moments]),
         ("lowest", [min(known, default=None) for known in moments]),
@@ -459,7 +485,10 @@ def _extreme_curves(highest: str, moments: Sequence[Sequence[float]]) -> list[Cu
 
 
 def _sum_of_rates(row: object, names: Sequence[str], unit: float) -> float | None:
-    """None where one of them is not known: the sum of the others would be too low."""
+    """The sum of these rates; None where one of them is not known.
+
+    The sum of the others would be too low.
+    """
     if not isinstance(row, dict):
         return None
     total = 0.0
@@ -472,7 +501,10 @@ def _sum_of_rates(row: object, names: Sequence[str], unit: float) -> float | Non
 
 
 def _queue_curves(samples: Sequence[Sample]) -> list[Curve]:
-    """Of each rank, how many of its processes waited for a core; the longest queues first."""
+    """Of each rank, how many of its processes waited for a core.
+
+    The longest queues come first.
+    """
     seen_ranks = set()
     for sample in samples:
         seen_ranks.update(sample["scheduling"])

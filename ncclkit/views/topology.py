@@ -1,4 +1,7 @@
-"""How the GPUs and NICs of a host are joined: by which links, how wide, within which NUMA node."""
+"""How the GPUs and NICs of a host are joined.
+
+It shows by which links, how wide, and within which NUMA node.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ REFUSALS = {
 def topology_view(case: Case) -> View:
     """The machines drawn, those that are alike once, the rare ones first.
 
-    And every kind of link with its pairs.
+    With them stands every kind of link with its pairs.
     """
     kinds = different_machines(case.facts)
     if not kinds:
@@ -70,7 +73,7 @@ def topology_view(case: Case) -> View:
 def machine_sentence(machine: MachineLinks) -> str:
     """One machine in one sentence.
 
-    What its GPUs reach each other over, and what is odd about it.
+    It says what its GPUs reach each other over, and what is odd about it.
     """
     count = machine.count
     if count == 0:
@@ -117,8 +120,9 @@ def _links_of_pairs(machine: MachineLinks) -> str:
 
 
 def _refused_pairs(machine: MachineLinks) -> str:
-    """Pairs without P2P: what joins them is of no use, as their data goes through the memory of the
-    host.
+    """Pairs without P2P.
+
+    What joins them is of no use, as their data goes through the memory of the host.
     """
     if not machine.refused:
         return ""
@@ -162,7 +166,7 @@ def _closest_nics(machine: MachineLinks) -> str:
 def _machine_part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
     """One machine in words.
 
-    Its links by kind, its parts, and the matrix as `nvidia-smi` gives it.
+    It tells its links by kind, its parts, and the matrix as `nvidia-smi` gives it.
     """
     head = ""
     if hosts:
@@ -196,7 +200,10 @@ def _link_rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
 
 
 def _meaning_of(link: str, machine: MachineLinks) -> str:
-    """What a link is; of NVLinks the speed of all together, as the driver states it."""
+    """What a link is.
+
+    Of NVLinks it tells the speed of all together, as the driver states it.
+    """
     width = 0
     if link_kind(link) == "NV":
         # the digits of NV18 are the links of a pair
@@ -257,7 +264,10 @@ STROKES = {
     "SYS": (VERMILLION, "dot", 2.0),
     "?": (INK, "longdash", 2.0),
 }
-"""Colour, dash and width of each kind of link; bonded NVLinks are the wider the more they are."""
+"""Colour, dash and width of each kind of link.
+
+Bonded NVLinks are the wider the more they are.
+"""
 
 GAP = 0.5
 """Columns between two NUMA nodes."""
@@ -266,7 +276,7 @@ LOW = -0.95
 NICS = 0.0
 GPUS = 1.2
 BUS = 1.75
-"""Of the bus over the GPUs."""
+"""Height of the bus over the GPUs."""
 ARCS = 1.0
 """How far arcs rise above the bus."""
 TITLE = 0.65
@@ -369,7 +379,7 @@ def _home_of(
 ) -> int | None:
     """The NUMA node of a NIC.
 
-    Its own word, else that of a GPU which reaches it without leaving the node.
+    It is by its own word, else that of a GPU which reaches it without leaving the node.
     """
     if nic.numa is not None:
         return nic.numa
@@ -467,8 +477,9 @@ Drawing = Iterator[tuple[str, Sequence[tuple[float, float]]]]
 
 
 def _links_of_gpus(placed: MachineLayout) -> Drawing:
-    """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its
-    own.
+    """Draw the link that most pairs of GPUs have as one bus over them.
+
+    Every other pair has an arc of its own.
     """
     pairs = placed.machine.pairs
     counts = Counter(pairs.values())
@@ -489,7 +500,10 @@ def _links_of_gpus(placed: MachineLayout) -> Drawing:
 
 
 def _arc_between(left: float, right: float, widest: float) -> list[tuple[float, float]]:
-    """Half an ellipse over the GPUs; higher the further they stand apart."""
+    """Half an ellipse over the GPUs.
+
+    It is higher the further they stand apart.
+    """
     middle = (left + right) / 2
     half = (right - left) / 2
     rise = (BUS - GPUS) + ARCS * (right - left) / widest
@@ -503,7 +517,10 @@ def _arc_between(left: float, right: float, widest: float) -> list[tuple[float, 
 
 
 def _links_to_nics(placed: MachineLayout) -> Drawing:
-    """Each GPU to its closest NICs; where several are equally close, to the two below it."""
+    """Draw each GPU to its closest NICs.
+
+    Where several are equally close, it is the two below it.
+    """
     for gpu, (link, names) in placed.machine.nearest().items():
         x = placed.gpus[gpu]
         places = [placed.nics[nic] for nic in names]
@@ -522,7 +539,7 @@ def _links_of_nodes(placed: MachineLayout) -> Drawing:
 
 
 def _draw_parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
-    """GPUs as squares, NICs as circles with the number of their name.
+    """Draw GPUs as squares, NICs as circles with the number of their name.
 
     Parts that are not whole have another shape.
     """

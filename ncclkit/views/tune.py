@@ -1,6 +1,6 @@
 """Settings compared with the default.
 
-The form, what is better by message size, what carries it, before and after.
+It shows the form, what is better by message size, what carries it, and before and after.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ SHOWN = 6
 PANELS = 3
 """Collectives that a figure draws: those with the largest difference."""
 FLOOR = -150.0
-"""Gain in percent below which a mark is not drawn, as it would flatten the others: its number
-stands there."""
+"""Gain in percent below which a mark is not drawn.
+
+It would flatten the others: its number stands there.
+"""
 PANEL = 210
 """Pixels of the panel of one collective."""
 PICTURE = "No setting gains beyond chance, by message size"
@@ -59,8 +61,7 @@ FILES = {
 class SweepView(Drawn):
     """What a sweep found.
 
-    Gain against message size, then where which setting is better, with interval and risk.
-
+    It shows gain against message size, then where which setting is better, with interval and risk.
     Where nothing was measured it is the sentence that says why.
     """
 
@@ -107,15 +108,14 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
 class TuneForm(Form):
     """The form that compares settings with the default.
 
-    ``tuned = await form.run()`` does what its button does.
-
-    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware
-    can have); sizes: of the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight
-    Recorder dumps or a model, whose message sizes are measured; inherited: compare each variable
-    that is set here, or in the job's log, with its absence; budget: seconds at most (0: 30 over
-    gloo, 120 on GPUs, and what named settings with jobs of their own take);
-    options: those of `ncclkit.live.options.ProbeOptions`, where every collective is the default.
-    Raises NcclkitError for what is none.
+    ``tuned = await form.run()`` does what its button does.  `settings` are space-separated, such as
+    ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); `sizes` are those of the
+    messages, such as ``8,64KB,256MB``; `job` is a case folder, a log, Flight Recorder dumps or a
+    model, whose message sizes are measured; `inherited`: compare each variable that is set here, or
+    in the job's log, with its absence; `budget` is seconds at most (0: 30 over gloo, 120 on GPUs,
+    and what named settings with jobs of their own take); `options` are those of
+    `ncclkit.live.options.ProbeOptions`, where every collective is the default.  Raises NcclkitError
+    for what is none.
     """
 
     BUSY = "Measuring …"
@@ -236,10 +236,8 @@ def _doing_in_words(progress: Any) -> str:
 def gains(sweep: Sweep, title: str = "") -> go.Figure:
     """Gain in percent against message size with its interval.
 
-    A panel for each collective and a line for each setting.
-
-    The dashed line is the default.  title: what the figure says (default: the conclusion of the
-    sweep).
+    There is a panel for each collective and a line for each setting.  The dashed line is the
+    default.  `title` is what the figure says (default: the conclusion of the sweep).
     """
     # a sweep that was cut off has only the rounds that chose
     rows = sweep.comparisons or sweep.seen
@@ -267,7 +265,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
 def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The settings that are drawn.
 
-    Better or worse ones first, then by the size of their difference.
+    Better or worse ones come first, then they stand by the size of their difference.
     """
     return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
 
@@ -342,7 +340,7 @@ def _draw_line(figure: go.Figure, rows: Sequence[Comparison], index: int, place:
 
 
 def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
-    """From the worst to the best gain.
+    """The range from the worst to the best gain.
 
     Intervals may be cut, since a size with few rounds would flatten the others.
     """
@@ -463,7 +461,7 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 def carriers_view(tuned: SweepView) -> View:
     """Every file that carries the answer of a sweep into a job.
 
-    And the command that measures each again.
+    With each comes the command that measures it again.
     """
     files = tuning.config_files(tuned.sweep)
     if not files:
@@ -490,10 +488,8 @@ def carriers_view(tuned: SweepView) -> View:
 class ApplyForm(Form):
     """The form that applies what a sweep found to the small job.
 
-    ``await form.run()`` measures before and after.
-
-    That may be to take away an inherited variable which only costs.  Where nothing is better than
-    what is there, nothing is done.
+    ``await form.run()`` measures before and after.  That may be to take away an inherited variable
+    which only costs.  Where nothing is better than what is there, nothing is done.
     """
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
@@ -549,7 +545,7 @@ class ApplyForm(Form):
 def before_after(sweep: Sweep) -> View:
     """What the one setting of a sweep changes.
 
-    By collective and message size, and both times of each.
+    It is by collective and message size, with both times of each.
     """
     rows = sweep.comparisons
     if not rows:

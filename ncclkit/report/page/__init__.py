@@ -4,6 +4,7 @@ In: an executed notebook.  Out: one HTML text: figures drawn by plotly.js inside
 fetched, no widget state.  The page forbids itself every request and every script but its own by a
 Content-Security-Policy, so a hostile log line that slipped through unescaped could still neither
 run nor call home.
+
 Begin with `render`.
 """
 
@@ -139,7 +140,10 @@ def _page_resources(notebook: NotebookNode, name: str, folder: Path | None) -> d
 
 
 def _about_page(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
-    """Who made this page, where, when and from what: the words of the page's head and foot."""
+    """Who made this page, where, when and from what.
+
+    These are the words of the page's head and foot.
+    """
     run = notebook.metadata.get("papermill", {})
     return {
         "version": __version__,
@@ -152,7 +156,10 @@ def _about_page(notebook: NotebookNode, name: str, folder: Path | None) -> dict[
 
 
 def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
-    """What to type to make the page again; what stands at its default is left to the notebook."""
+    """What to type to make the page again.
+
+    What stands at its default is left to the notebook.
+    """
     given = [
         f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
     ]
@@ -174,7 +181,7 @@ def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
 def _cut_unstarted(page: NotebookNode) -> int:
     """Drop the cells behind the last one that was started and mark that one.
 
-    How many code cells went.
+    Returns how many code cells went.
     """
     started = [
         i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _was_started(cell)
@@ -205,7 +212,7 @@ def _is_kept(cell: NotebookNode) -> bool:
 def _static_output(output: NotebookNode) -> NotebookNode:
     """The face of an output that needs no kernel.
 
-    Figures as data for plotly.js, widgets by their HTML twin.
+    It has figures as data for plotly.js, widgets by their HTML twin.
     """
     data = output.get("data", {})
     if FIGURE in data:
@@ -228,8 +235,9 @@ def _static_output(output: NotebookNode) -> NotebookNode:
 
 
 def _figure_html(figure: dict[str, Any]) -> str:
-    """One plotly figure: its JSON, inert, and a slot of the right height that page.js
-    draws into.
+    """One plotly figure: its JSON, inert, and a slot of the right height.
+
+    page.js draws into the slot.
     """
     layout = figure.get("layout", {})
     title = layout.get("title", "")
@@ -251,8 +259,9 @@ def _figure_html(figure: dict[str, Any]) -> str:
 
 @cache
 def _plotly_source(traces: tuple[str, ...]) -> str:
-    """plotly.js with the code of these types of traces alone, made safe to stand inside a script
-    element.
+    """plotly.js with the code of these types of traces alone.
+
+    It is made safe to stand inside a script element.
     """
     source = pkgutil.get_data("plotly", "package_data/plotly.min.js")
     if source is None:
@@ -267,11 +276,9 @@ def _plotly_source(traces: tuple[str, ...]) -> str:
 def _shaken_library(library: str, traces: Iterable[str]) -> str:
     """The library without the modules that only other types of traces need.
 
-    Whole where it is built in another way.
-
-    Its bundler writes each module as ``var name=wrap((exports,module)=>{…});`` and each use of one
-    as ``name()``; the last module registers the types of traces.  Maps and 3D are three quarters of
-    it.
+    It is whole where it is built in another way.  Its bundler writes each module as ``var
+    name=wrap((exports,module)=>{…});`` and each use of one as ``name()``; the last module registers
+    the types of traces.  Maps and 3D are three quarters of it.
     """
     starts = r"var [\w$]+=([\w$]+)\(\(?[\w$,]*\)?=>\{"
     wraps = [re.escape(name) for name, _ in Counter(re.findall(starts, library)).most_common(2)]
@@ -325,8 +332,7 @@ def _name_before(text: str, end: int) -> str:
 
 
 def _place_banner(soup: BeautifulSoup, command: str) -> None:
-    """Put the verdict under the title, with the command that makes this page again, and leave out
-    what one will get.
+    """Put the verdict under the title, with the command that repeats the page.
 
     An experiment further down may have changed it: of the banners of one case the last one counts.
     On a page that asks for a guess, every verdict stays where it is, below the question; what was
@@ -423,7 +429,7 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
 
 
 def _add_contents(soup: BeautifulSoup) -> None:
-    """Give the page its title, each heading an anchor, and the headings a table of contents."""
+    """Give the page its title, a table of contents, and each heading an anchor."""
     used: Counter[str] = Counter()
     entries = []
     for heading in soup.select("section.prose > :is(h1, h2, h3)"):

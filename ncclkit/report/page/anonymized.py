@@ -1,6 +1,6 @@
 """A page that names nobody.
 
-Hosts, addresses, users and homes replaced wherever a reader, or a search, finds them.
+Hosts, addresses, users and homes are replaced wherever a reader, or a search, finds them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
     """Other names for hosts and users, and for what is named by hand.
 
-    The hosts and users that a case and this machine know.
+    The hosts and users are those that a case and this machine know.
     """
     hosts = {socket.gethostname(), str(case.about.get("host", ""))}
     for words in _values_of_facts(case, LISTS):
@@ -66,7 +66,10 @@ def _is_host(name: str) -> bool:
 
 
 def hide(soup: BeautifulSoup, aliases: Aliases) -> None:
-    """Replace the names in a page's texts, attributes and figures; style and scripts stay."""
+    """Replace the names in a page's texts, attributes and figures.
+
+    Style and scripts stay.
+    """
     aliases.learn(str(soup))
     for text in soup.find_all(string=True):
         if text.parent and text.parent.name == "script":
