@@ -35,8 +35,10 @@ _VERBS = {
     "sweep": "live.tune:sweep",
     "sweep_loaders": "lab.course.runs:sweep_loaders",
 }
-"""Name → module and what it is called there.  No name may equal a module's: importing that module
-would take its place."""
+"""Name → module and what it is called there.
+
+No name may equal a module's: importing that module would take its place.
+"""
 _FORMS = {
     "apply": "views.tune:ApplyForm",
     "ask": "views.ask:AskForm",

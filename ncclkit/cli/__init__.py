@@ -1,9 +1,10 @@
 """The command ``ncclkit``, for scripts, tickets and people without a browser.
 
-In: the words of a command line.  Out: text for people, or one object of JSON, and an exit status:
-0 the job went well or goes on (or done), 1 a cause was found, none explains the job, or a live test
+In: the words of a command line.  Out: text for people, or one object of JSON, and an exit status: 0
+the job went well or goes on (or done), 1 a cause was found, none explains the job, or a live test
 was slower than it should be (or a run failed), 2 nothing is of a training job, could not be read,
 written or started: stderr then says why in one sentence.
+
 Begin with `main`; a verb is a module of `ncclkit.cli.verbs`, whose answer `runner` prints.
 """
 
@@ -31,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status_of(argv: Sequence[str] | None, streams: StandardStreams) -> int:
-    """Run one verb; returns its exit status, 2 with a sentence where it cannot be run."""
+    """Run one verb.
+
+    Returns its exit status, 2 with a sentence where it cannot be run.
+    """
     try:
         options = command_parser().parse_args(argv)
         # at a job's time limit: the evidence is kept, as after Ctrl-C
@@ -65,7 +69,7 @@ def _status_of(argv: Sequence[str] | None, streams: StandardStreams) -> int:
 def _answers_unheard(options: argparse.Namespace) -> bool:
     """Whether the exit status of this verb is an answer, too.
 
-    The one of a health check drains a node.
+    That of a health check drains a node.
     """
     return bool(options.verb.name == "gate" and not options.agent)
 

@@ -1,6 +1,6 @@
 """The question on a terminal.
 
-Suspects with their shares, one question at a time, and what each answer moved.
+It shows suspects with their shares, one question at a time, and what each answer moved.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sight_parts(seen: Iterable[tuple[Look, Sight]]) -> Iterator[Part]:
 def question_parts(diagnosis: Diagnosis, is_conversation: bool = False) -> Iterator[Part]:
     """The question that decides most, how to find out now, and how next time.
 
-    is_conversation: the answer is typed next, and needs no option.
+    `is_conversation`: the answer is typed next, and needs no option.
     """
     look = _question_of(diagnosis)
     if look is None:
@@ -92,7 +92,10 @@ def question_parts(diagnosis: Diagnosis, is_conversation: bool = False) -> Itera
 
 
 def next_step_parts(case: Case, diagnosis: Diagnosis) -> Iterator[Part]:
-    """What to do where nothing is left to ask, or where an experiment costs less."""
+    """What to do where nothing is left to ask.
+
+    It is told also where an experiment costs less.
+    """
     then = questions.next_step(case, diagnosis)
     if then is None:
         return
@@ -106,9 +109,9 @@ def next_step_parts(case: Case, diagnosis: Diagnosis) -> Iterator[Part]:
 
 
 def converse(case: Case, diagnosis: Diagnosis) -> Diagnosis:
-    """Ask a person one question after the other, until nothing is left to ask or they leave.
+    """Ask a person one question after the other.
 
-    Returns the verdict with their answers.
+    It ends when nothing is left to ask or they leave.  Returns the verdict with their answers.
     """
     printed: Look | None = None
     while True:
@@ -148,7 +151,10 @@ def _typed_word() -> str:
 
 
 def _look_here(case: Case, look: Look, diagnosis: Diagnosis) -> Diagnosis:
-    """Look for the person; what cannot be told stays a question to them."""
+    """Look for the person.
+
+    What cannot be told stays a question to them.
+    """
     with Activity("Looking", is_long=bool(look.now)):
         sight = questions.look_for_me(case, look)
     show(f"{sight.answer}: {sight.text}")
@@ -159,7 +165,10 @@ def _look_here(case: Case, look: Look, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _judge_again(case: Case, look: Look) -> Diagnosis:
-    """The verdict with the new answer; printed is what it moved."""
+    """The verdict with the new answer.
+
+    Printed is what it moved.
+    """
     diagnosis = diagnose(case)
     suspects = questions.suspects_of(diagnosis)
     if suspects is None:

@@ -1,4 +1,7 @@
-"""The batch jobs of a case: followed until they end, then reported as if they had run here."""
+"""The batch jobs of a case.
+
+They are followed until they end, then reported as if they had run here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
-    """Show the job's progress until it has ended, then what it printed; Ctrl-C leaves it alone."""
+    """Show the job's progress until it has ended, then what it printed.
+
+    Ctrl-C leaves the job alone.
+    """
     from ncclkit.live import submit as batch
 
     try:

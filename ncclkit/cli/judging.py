@@ -34,7 +34,10 @@ def open_case(place: str | Path) -> Case:
 
 
 def judge_now(case: Case, this_run: Case) -> Diagnosis:
-    """The verdict on what this verb has just seen, kept by the case; earlier runs do not count."""
+    """The verdict on what this verb has just seen, kept by the case.
+
+    Earlier runs do not count.
+    """
     from ncclkit.causes.engine import diagnose
 
     held = case.earlier()
@@ -76,8 +79,9 @@ def facts_read_now(case: Case, before: Sequence[Fact]) -> list[Fact]:
 
 
 def run_experiments(case: Case, python: str) -> Diagnosis:
-    """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict
-    as it is then.
+    """Ask what the suspects leave open, and apply the fix.
+
+    What came out is said on stderr; returns the verdict as it is then.
     """
     from ncclkit.causes.engine import diagnose
     from ncclkit.experiments import fixes
@@ -104,7 +108,10 @@ def _print_record(record: ExperimentRecord) -> None:
 def with_log_marks(
     options: argparse.Namespace, answer: dict[str, Any], case: Case
 ) -> dict[str, Any]:
-    """The answer as JSON shows it; for a coding agent what comes from logs is marked."""
+    """The answer as JSON shows it.
+
+    For a coding agent what comes from logs is marked.
+    """
     from ncclkit.cli.untrusted import mark_quotations
 
     if options.mark_log_text:

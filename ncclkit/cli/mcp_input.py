@@ -1,4 +1,7 @@
-"""Requests of a coding agent as they come in: each gets an answer, whatever its text holds."""
+"""Requests of a coding agent as they come in.
+
+Each gets an answer, whatever its text holds.
+"""
 
 from __future__ import annotations
 

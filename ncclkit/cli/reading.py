@@ -22,7 +22,7 @@ HOW_TO_PASTE = (
 def read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading:
     """What files, folders or standard input hold.
 
-    Who_reads: workers of Dask in place of this host.
+    `who_reads` are workers of Dask in place of this host.
     """
     from ncclkit import evidence
     from ncclkit.live import workers
@@ -44,7 +44,10 @@ def read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading
 
 
 def _standard_input() -> BinaryIO:
-    """What comes through a pipe; of a terminal what a person pastes until Ctrl-D."""
+    """What comes through a pipe.
+
+    Of a terminal it is what a person pastes until Ctrl-D.
+    """
     if not sys.stdin.isatty():
         return sys.stdin.buffer
     show(HOW_TO_PASTE, sys.stderr)

@@ -1,7 +1,9 @@
-"""The one runner of verbs: what a verb is, what it answers, and how an answer is printed.
+"""What a verb is, and how its answer is printed: the one runner.
 
 In come the options of a command line.  A verb does its work and returns a `VerbAnswer`; nothing
-else prints a result or chooses between text and JSON.  Begin at `run_verb`.
+else prints a result or chooses between text and JSON.
+
+Begin at `run_verb`.
 """
 
 from __future__ import annotations
@@ -64,12 +66,18 @@ Data = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class VerbAnswer:
-    """What a verb has found out.  Of text and data only what is printed is ever made."""
+    """What a verb has found out.
+
+    Of text and data only what is printed is ever made.
+    """
 
     status: int
     """The exit status; the docstring of `ncclkit.cli` says what each means."""
     parts: Iterable[Part] = ()
-    """The text, piece by piece: a generator runs only where a person reads."""
+    """The text, piece by piece.
+
+    A generator runs only where a person reads.
+    """
     data: Callable[[], Data] | None = None
     """Makes what ``--json`` prints; None where there is only text."""
 
@@ -88,7 +96,10 @@ class Verb(ABC):
     example: ClassVar[str]
     """What stands behind ``ncclkit`` in the example of its own help."""
     needs_folder: ClassVar[bool] = True
-    """Whether it writes or starts something in the current folder, so that there must be one."""
+    """Whether it writes or starts something in the current folder.
+
+    Then there must be one.
+    """
 
     def more_help(self) -> str:
         """What stands below its help; made where it is asked for."""

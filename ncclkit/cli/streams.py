@@ -54,10 +54,16 @@ class _Descriptor(io.RawIOBase):
 
 
 class StandardStreams:
-    """Ours in place of Python's, while the command runs; those that somebody has replaced stay."""
+    """Ours in place of Python's, while the command runs.
+
+    Those that somebody has replaced stay.
+    """
 
     def __enter__(self) -> StandardStreams:
-        """Take the streams; those that are closed become the null device, in our children too."""
+        """Take the streams.
+
+        Those that are closed become the null device, in our children too.
+        """
         self.was_closed = sys.stdout is None
         self.lost = ""
         self._earlier = sys.stdin, sys.stdout, sys.stderr

@@ -1,6 +1,6 @@
 """What a person reads.
 
-Cards and tables on a terminal, plain text anywhere else, and progress on standard error.
+It is cards and tables on a terminal, plain text anywhere else, and progress on standard error.
 
 Text of logs and names passes `plain` before it is printed, and is never read as markup of rich.
 """
@@ -69,7 +69,7 @@ def show(text: str, file: TextIO | None = None) -> None:
 def console(file: TextIO) -> Console | None:
     """The console of rich for a terminal that knows our letters.
 
-    None for anything else, which gets plain text.
+    It is None for anything else, which gets plain text.
     """
     known = (file.encoding or "").lower().replace("-", "") == "utf8"
     if not (file.isatty() and known) or os.environ.get("TERM", "dumb") == "dumb":
@@ -82,8 +82,8 @@ def console(file: TextIO) -> Console | None:
 def verdict(found: Diagnosis, about: Summary | None = None, is_whole: bool = False) -> None:
     """Print what was found, the verdict first.
 
-    On a terminal a banner, the first finding as a card, and a line for each other one; is_whole: a
-    card for each, with all evidence.  Anywhere else all of it as text.
+    On a terminal it is a banner, the first finding as a card, and a line for each other one;
+    `is_whole`: a card for each, with all evidence.  Anywhere else it is all of it as text.
     """
     screen = console(sys.stdout)
     if screen is None or not (about or found.findings):
@@ -287,7 +287,7 @@ def _advice(advice: Advice) -> list[RenderableType]:
 def fact_tables(known: Sequence[Fact]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Title and rows of each theme.
 
-    Facts with their units, then what could not be read with the reason.
+    They are facts with their units, then what could not be read with the reason.
     """
     for title, group in themes.by_theme(known).items():
         unread = [(names, f"unknown: {why}") for names, why in themes.unread_rows(group)]
@@ -347,16 +347,15 @@ def print_page(name: str, sections: Mapping[str, str]) -> None:
 class Activity:
     """What a verb that takes seconds does now, on standard error.
 
-    Elapsed and remaining time in one line of a terminal.
-
-    Elsewhere each step is a line of text.  Use it as a context manager; the line goes away at the
-    end.
+    On a terminal it is elapsed and remaining time in one line.  Elsewhere each step is a line of
+    text.  Use it as a context manager; the line goes away at the end.
     """
 
     def __init__(self, what: str, limit: float | None = None, is_long: bool = True) -> None:
-        """what: is done; limit: seconds after which it is ended in any case.
+        """Prepare the line.
 
-        Is_long: False until `amount` says so.
+        `what` is done; `limit` is the seconds after which it is ended in any case; `is_long` is
+        False until `amount` says so.
         """
         self.what = what
         self.limit = limit

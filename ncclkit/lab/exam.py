@@ -1,5 +1,6 @@
-"""An examination: a fault drawn by seed and secret, what its job left without its name, and the key
-with points.
+"""An examination: a fault drawn by seed and secret, and its key.
+
+It holds what the fault's job left without its name, and the key with points.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from ncclkit.lab.faults.catalogue import FAULTS
 
 STUDENT, KEY, SHEET = "student", "key.json", "answer.json"
 POINTS = {"ranks": 3, "cause": 3, "line": 2, "experiment": 1, "fix": 1}
-"""Of one examination: ten.  The last two are for a person to give."""
+"""Points of one examination: ten.
+
+The last two are for a person to give.
+"""
 SECRET_BYTES = 32
 SECRET = re.compile(rb"[0-9a-f]{%d}\s*" % (2 * SECRET_BYTES))
 """What the teacher's file holds."""
@@ -74,7 +78,7 @@ def default_secret_file() -> Path:
 def teacher_secret(file: Path) -> bytes:
     """The secret in a file, which is made where there is none.
 
-    NcclkitError where others may read it.
+    Raises NcclkitError where others may read it.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +132,7 @@ def recorded() -> list[str]:
 def runnable() -> list[str]:
     """Faults that two or more ranks can have on one host without GPUs.
 
-    Each with one cause and clear culprits.
+    Each has one cause and clear culprits.
     """
     return [
         name
@@ -150,10 +154,9 @@ async def make(
 ) -> Path:
     """Write the examination of a seed to a new folder.
 
-    ``student/`` to hand out, ``key.json`` to keep.
-
-    secret: the teacher's own, without which the seed says nothing (`teacher_secret`).
-    from_recording: hand out a bundled recording in place of breaking a job now.
+    ``student/`` is to hand out, ``key.json`` to keep.  `secret` is the teacher's own, without which
+    the seed says nothing (`teacher_secret`); `from_recording`: hand out a bundled recording in
+    place of breaking a job now.
     """
     if folder.exists() and any(folder.iterdir()):
         raise NcclkitError(f"{folder} is not empty; name a new folder for the examination.")
@@ -213,7 +216,7 @@ def _exam_key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
 def grade(answer: Path, key: Path) -> dict[str, int]:
     """Points of an answer sheet by the key.
 
-    For what a machine can judge: ranks, cause and line.
+    They are given for what a machine can judge: ranks, cause and line.
     """
     sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
     for file in (answer, key):

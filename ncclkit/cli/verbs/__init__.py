@@ -1,7 +1,8 @@
 """The verbs of the command, one a module.
 
-In: the options of a command line.  Out: a `VerbAnswer`, which `ncclkit.cli.runner` prints.
-A new verb is one module with a subclass of `Verb`, and its line in `VERBS`.
+In: the options of a command line.  Out: a `VerbAnswer`, which `ncclkit.cli.runner` prints.  A new
+verb is one module with a subclass of `Verb`, and its line in `VERBS`.
+
 Begin with `compare`, which is the smallest with text, JSON and a verdict.
 """
 

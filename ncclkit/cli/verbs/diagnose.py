@@ -1,4 +1,7 @@
-"""`ncclkit diagnose`: what a job left behind is judged; of logs of several jobs each alone."""
+"""`ncclkit diagnose`: what a job left behind is judged.
+
+Of logs of several jobs each is judged alone.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,7 @@ def _page_file(options: argparse.Namespace) -> Path | None:
 def _write_page(options: argparse.Namespace, page: Path, reading: Reading, case: Case) -> None:
     """Write the page, and say where it is where the answer is JSON.
 
-    Never over what was read.
+    It is never written over what was read.
     """
     from ncclkit import report
 
@@ -160,10 +163,9 @@ def _write_page(options: argparse.Namespace, page: Path, reading: Reading, case:
 def _case_for_experiments(options: argparse.Namespace) -> Case:
     """An empty case for the experiments.
 
-    The folder of ``--case``, or a new hidden one in it where it holds anything.
-
-    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run,
-    to run it again. Where that folder is the one of ``--case``, the experiments are its own.
+    It is the folder of ``--case``, or a new hidden one in it where it holds anything.  Of a case
+    folder that was named as evidence, and is only read, it gets the plan of the last run, to run it
+    again.  Where that folder is the one of ``--case``, the experiments are its own.
     """
     from ncclkit.core.case import Case
     from ncclkit.experiments import baseline

@@ -55,7 +55,7 @@ class ProbeVerb(Verb):
 async def run_live_test(case: Case, options: ProbeOptions, activity: Activity) -> Run:
     """Run the live test.
 
-    Reads the facts of this host first where they are missing, as the bound follows from them.
+    The facts of this host are read first where they are missing, as the bound follows from them.
     """
     from ncclkit.live import probe, scheduler
 

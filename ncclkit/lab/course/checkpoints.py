@@ -1,7 +1,8 @@
-"""Whether the checkpoints of a job can be used, and whether they say how far its loaders were.
+"""Whether the checkpoints of a job can be used.
 
-Checkpoints are only looked at, never unpickled: torch's files are zip archives with a checksum for
-each member, and of the pickle in them only the strings are read.
+It tells also whether they say how far the job's loaders were.  Checkpoints are only looked at,
+never unpickled: torch's files are zip archives with a checksum for each member, and of the pickle
+in them only the strings are read.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from ncclkit.core.model import NcclkitError
 
 NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
 LARGEST = 64 << 20
-"""Bytes of a pickle that are searched: what it describes may be large, it is not."""
+"""Bytes of a pickle that are searched.
+
+What it describes may be large, it is not.
+"""
 POSITION = re.compile(
     r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded"
     r"|num_batches_fetched"
     r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?"
     r"|sampler)$"
 )
-"""Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write
-by hand."""
+"""Names under which loaders keep where they stand.
+
+They are those of torchdata, Megatron and NeMo, and what people write by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One checkpoint file.
 
-    Whether it is whole, and whether it says how far the loaders were.
+    It tells whether the file is whole, and whether it says how far the loaders were.
     """
 
     path: Path
@@ -50,9 +56,7 @@ class Checkpoint:
 def read_checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
     """Every checkpoint file at `path`, a file or a folder, sorted by name.
 
-    All bytes are read once.
-
-    Raises NcclkitError where there is none.
+    All bytes are read once.  Raises NcclkitError where there is none.
     """
     given = Path(path).expanduser()
     if given.is_file():
@@ -101,7 +105,10 @@ def _read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _check_archive(path: Path) -> tuple[bool, str, bool | None]:
-    """Every member of what torch.save wrote against its checksum, and what stands in its pickle."""
+    """Check every member of what torch.save wrote against its checksum.
+
+    It reads also what stands in the pickle.
+    """
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
         if damaged:
@@ -122,7 +129,7 @@ def _names_position(data: bytes) -> bool:
 
 
 def _check_tensors(path: Path, size: int) -> tuple[bool, str]:
-    """A safetensors file says at its start how long it must be."""
+    """Check how long a safetensors file says at its start that it must be."""
     spans, start = tensor_spans(path)
     missing = start + max((end for _, end in spans), default=0) - size
     return missing <= 0, f"{missing:,} bytes are missing at its end" if missing > 0 else ""

@@ -1,11 +1,10 @@
-"""What the stories ask.
+"""What the stories ask, and what was answered.
 
-A guess before the evidence, hints for it, three questions at the end; and what was answered.
-
+They ask for a guess before the evidence, with hints for it, and three questions at the end.
 Choices stand here in any order; a view shows them in one that differs from case folder to case
 folder.  They are in English, and so is what is kept of them; `translation` has the other language.
-Of a student each first choice is kept, and, where the student wants it, times and hints:
-all of it in ``answers.json`` of the case folder, and nowhere else.
+Of a student each first choice is kept, and, where the student wants it, times and hints: all of it
+in ``answers.json`` of the case folder, and nowhere else.
 """
 
 from __future__ import annotations
@@ -468,8 +467,10 @@ class KeptAnswer:
     """The first choice."""
     last: str = ""
     asked: float | None = None
-    """When the question was first shown, in seconds since the epoch; like `took` and `hints` only
-    if that is wanted."""
+    """When the question was first shown, in seconds since the epoch.
+
+    Like `took` and `hints` it is kept only if that is wanted.
+    """
     took: float | None = None
     """Seconds from then to the first right choice before the proof was shown."""
     hints: int = 0
@@ -526,7 +527,7 @@ class Answers:
     def shuffled(self, number: int = 0) -> list[str]:
         """The choices of a question, always in the same order.
 
-        That is: in this case folder.
+        The order is that of this case folder.
         """
         choices = list(self.question(number).choices)
         random.Random(f"{self.case.path} {self.name} {number}").shuffle(choices)
@@ -558,13 +559,16 @@ class Answers:
         self._save()
 
     def hinted(self, count: int) -> None:
-        """So many hints were shown; kept only where that is wanted."""
+        """Keep that so many hints were shown, where that is wanted."""
         if self.measured:
             self.of().hints = max(count, self.of().hints)
             self._save()
 
     def proved(self) -> None:
-        """The proof is shown: what is chosen from now on is not a guess."""
+        """Note that the proof is shown.
+
+        What is chosen from now on is not a guess.
+        """
         if self.of().first or self.measured:
             self.of().proof = True
             self._save()
@@ -572,7 +576,7 @@ class Answers:
     def fared(self, translate: Translator = ENGLISH) -> list[str]:
         """How the student fared, a sentence for each thing that is known.
 
-        Empty where nothing was answered.
+        It is empty where nothing was answered.
         """
         guess = self.of()
         said = []

@@ -1,9 +1,8 @@
 """Runs of the course.
 
-Staged and scaling runs, which go from small to large, and the sweep over data-loader workers.
-
-Whatever is wrong with a job shows at the smallest stage that has it, after seconds instead of
-hours: a series of runs therefore stops after the first one that fails.
+They are staged and scaling runs, which go from small to large, and the sweep over data-loader
+workers.  Whatever is wrong with a job shows at the smallest stage that has it, after seconds
+instead of hours: a series of runs therefore stops after the first one that fails.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ncclkit.live.options import ProbeOptions
 class Stage:
     """One stage of a staged run.
 
-    Its options, how it ended, its losses, time and memory.
+    It holds its options, how it ended, its losses, time and memory.
     """
 
     run: Run
@@ -55,12 +54,11 @@ async def run_stages(
 ) -> tuple[Stage, ...]:
     """Run a story's job once for each of `stages`.
 
-    Stops after the first one that fails.
-
-    job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that
-    job by name; timeout: of the process group, seconds; deadline: seconds for each stage;
-    simulate_hosts: NCCL takes the ranks for those of so many hosts.  Raises NcclkitError for ranks
-    that cannot be had.
+    It stops after the first one that fails.  `job` is the agent's verb, such as
+    ``stories.interactions``; a stage is ``ranks`` and options of that job by name; `timeout` is
+    that of the process group, in seconds; `deadline` the seconds for each stage; `simulate_hosts`:
+    NCCL takes the ranks for those of so many hosts.  Raises NcclkitError for ranks that cannot be
+    had.
     """
     if case.path is None:
         room = case
@@ -121,9 +119,8 @@ def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
 async def run_backends(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
     """Run the same all_reduce over gloo, and over NCCL where possible.
 
-    Where there are GPUs for all `ranks` (0: one for each GPU).
-
-    simulate_hosts: NCCL takes the ranks for those of so many hosts, which share the GPUs.
+    It is possible where there are GPUs for all `ranks` (0: one for each GPU).  `simulate_hosts`:
+    NCCL takes the ranks for those of so many hosts, which share the GPUs.
     """
     done = []
     for backend in ("gloo", "nccl"):
@@ -149,7 +146,7 @@ LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
 class Step:
     """One count of ranks of a scaling run.
 
-    How it ended, its speeds and its open files.
+    It holds how it ended, its speeds and its open files.
     """
 
     run: Run
@@ -160,8 +157,10 @@ class Step:
     limit: int | None
     """How many files a rank may open (the soft limit inside the job)."""
     uneven: int | None = None
-    """Rows that arrived wrong where one share was empty and the others of odd length, over all
-    ranks."""
+    """Rows that arrived wrong over all ranks.
+
+    One share was empty and the others of odd length.
+    """
 
     @property
     def ranks(self) -> int:
@@ -171,7 +170,7 @@ class Step:
     def speed(self, op: str) -> Measurement | None:
         """The measurement of one implementation, `LIBRARY` or `BY_HAND`.
 
-        None where there is none.
+        It is None where there is none.
         """
         return next((m for m in self.run.measurements if m.op == op), None)
 
@@ -181,10 +180,9 @@ async def run_scaling(
 ) -> tuple[Step, ...]:
     """Run the exchange on each of these counts of ranks, the smallest first.
 
-    Stops after one that fails.
-
-    ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where
-    all are, gloo runs them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
+    It stops after one that fails.  `ranks` are space-separated whole numbers; counts above the
+    number of GPUs are left out, and where all are, gloo runs them; `simulate_hosts`: NCCL takes the
+    ranks for those of so many hosts.
     """
     asked = _counts_of_ranks(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
@@ -272,11 +270,10 @@ async def sweep_loaders(
 ) -> Run:
     """Train the small speech job once for each choice of its loaders.
 
-    (workers per rank, batches ahead), all ranks on few cores.
-
-    cores: that all ranks of this host share; steps: measured for each choice in each of so many
-    repeats, which take turns, as neighbours on the machine come and go. `measured_sweep`
-    reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
+    A choice is (workers per rank, batches ahead), with all ranks on few cores.  `cores` are those
+    that all ranks of this host share; `steps` are measured for each choice in each of so many
+    repeats, which take turns, as neighbours on the machine come and go.  `measured_sweep` reads
+    what came out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
         if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:

@@ -40,7 +40,10 @@ class Translator:
         return text
 
     def join_sentences(self, sentences: Iterable[str]) -> str:
-        """Translated sentences one after the other; Chinese ones need no blank between them."""
+        """Translated sentences one after the other.
+
+        Chinese ones need no blank between them.
+        """
         between = " "
         if self.language == "zh":
             between = ""

@@ -13,7 +13,7 @@ from ncclkit.live.launch import simulated
 class Fault:
     """One fault that the lab can inject.
 
-    And the cause that a diagnosis has to find.
+    It names the cause that a diagnosis has to find.
     """
 
     name: str
@@ -31,8 +31,10 @@ class Fault:
     partner: bool = False
     """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
     net: str = ""
-    """What is wrong with the network of its two simulated hosts (`live.launch.simulated.WRONG`);
-    empty: one host."""
+    """What is wrong with the network of its two simulated hosts.
+
+    It is a name of `live.launch.simulated.WRONG`; empty: one host.
+    """
     hosts: tuple[str, ...] = ()
     """The culprits among them."""
     culprit: int | None = None
@@ -46,7 +48,10 @@ class Fault:
 
 
 CRAWL = ("--sizes", f"{SMALL},1048576,4194304")
-"""Many sizes, as packets get lost at random; the largest tell what each further byte costs."""
+"""Many sizes, as packets get lost at random.
+
+The largest tell what each further byte costs.
+"""
 
 
 def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:

@@ -31,7 +31,10 @@ __all__ = ["FAULTS", "Fault", "inject", "fault"]
 
 
 def fault(name: str) -> Fault:
-    """The fault of that name; raises NcclkitError, with the names that exist, for another."""
+    """The fault of that name.
+
+    Raises NcclkitError, with the names that exist, for another.
+    """
     if name not in FAULTS:
         known = f"the lab knows {', '.join(FAULTS)}."
         raise NcclkitError(f"There is no fault {name!r}; {did_you_mean(name, FAULTS, known)}")
@@ -41,7 +44,7 @@ def fault(name: str) -> Fault:
 def fault_row(chosen: Fault) -> str:
     """One row for a list of faults.
 
-    What the fault does, its cause, and what it needs.
+    It says what the fault does, its cause, and what it needs.
     """
     takes = (
         "NCCL" if chosen.backends == ("nccl",) else "",
@@ -53,7 +56,10 @@ def fault_row(chosen: Fault) -> str:
 
 
 def _possible_fault(chosen: Fault) -> Fault:
-    """The fault, where this process has what it takes; NcclkitError says what is missing."""
+    """The fault, where this process has what it takes.
+
+    Raises NcclkitError, which says what is missing.
+    """
     if chosen.root and os.geteuid() != 0:
         raise NcclkitError(
             f"The fault {chosen.name} mounts a file system for one rank alone, which needs root."
@@ -84,12 +90,13 @@ async def inject(
 ) -> Run:
     """Run the job with one fault.
 
-    backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault
-    can be had there; culprit: the rank that the fault changes (default: the fault's own, mostly the
-    last); timeout: of the process group, seconds; deadline: of the whole run, seconds; live: break
-    the live test instead of the training job; simulate_hosts: NCCL takes the ranks for those of so
-    many hosts; oversubscribe: start more ranks than this host carries; here: on a login node, too.
-    ``truth.json`` of the run folder keeps the truth, for no diagnosis.
+    `backend`: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the
+    fault can be had there; `culprit` is the rank that the fault changes (default: the fault's own,
+    mostly the last); `timeout` that of the process group, in seconds; `deadline` that of the whole
+    run, in seconds; `live`: break the live test instead of the training job; `simulate_hosts`: NCCL
+    takes the ranks for those of so many hosts; `oversubscribe`: start more ranks than this host
+    carries; `here`: on a login node, too.  ``truth.json`` of the run folder keeps the truth, for no
+    diagnosis.
     """
     chosen = _possible_fault(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
@@ -147,7 +154,7 @@ def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
 def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
     """The ranks that a diagnosis of this fault may name; empty: all.
 
-    Where rank `faulty` of `count` has it; empty where all have it.
+    Rank `faulty` of `count` has the fault; they are empty where all have it.
     """
     if not chosen.one_rank:
         return []
@@ -156,7 +163,10 @@ def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> lis
 
 
 def _recorded_run(case: Case, name: str, error: Impossible) -> Run:
-    """The bundled recording of a fault, where this machine cannot make it; the run says so."""
+    """The bundled recording of a fault, where this machine cannot make it.
+
+    The run says so.
+    """
     if name not in samples.list_samples():
         raise error
     recording.replay(case, samples.HERE / name)

@@ -1,5 +1,6 @@
-"""Recordings: a run kept as data, small, and without the names and paths of the machine that made
-it.
+"""Recordings: a run kept as data, small and without names.
+
+The names and paths are those of the machine that made it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KEEP = (
 def writable(target: Path) -> None:
     """Make the folder of a recording.
 
-    NcclkitError where it cannot be made, or holds a recording already.
+    Raises NcclkitError where it cannot be made, or holds a recording already.
     """
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -58,9 +59,8 @@ def writable(target: Path) -> None:
 def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     """Keep a run as a recording.
 
-    A small case folder with machine paths and names replaced, text files gzipped.
-
-    about: hardware, versions, date, as said by the recording script; written to ``case.json`` with
+    It is a small case folder with machine paths and names replaced, text files gzipped.  `about` is
+    hardware, versions, date, as said by the recording script; it is written to ``case.json`` with
     the ground truth.
     """
     folder = target / "runs" / f"1-{run.plan.name}"
@@ -88,9 +88,9 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
 
 
 def replay(case: Case, source: Path) -> Path:
-    """Copy the only run of a recording into a case; returns its folder.
+    """Copy the only run of a recording into a case.
 
-    As if it had run there.
+    It lies there as if it had run there.  Returns its folder.
     """
     (kept,) = (source / "runs").iterdir()
     folder = case.new_run(kept.name.partition("-")[2])
@@ -118,10 +118,8 @@ def replay(case: Case, source: Path) -> Path:
 def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[str] = ()) -> None:
     """Copy the evidence of a run folder to a new one.
 
-    Names replaced, text files gzipped.
-
-    more: replaces what else must not be read, and then texts stay as plain files; without: names of
-    files to leave out.
+    Names are replaced, text files gzipped.  `more` replaces what else must not be read, and then
+    texts stay as plain files; `without` are names of files to leave out.
     """
     folder.mkdir(parents=True)
     clean = cleaner(run)
@@ -153,7 +151,7 @@ def _keep_file(source: Path, folder: Path, clean: Clean, packed: bool = True) ->
 def cleaner(folder: Path) -> Clean:
     """A function that replaces what names this machine in a text.
 
-    Paths, names, users, addresses and GPU serials.
+    It replaces paths, names, users, addresses and GPU serials.
     """
     aliases = Aliases([socket.gethostname()], [os.environ.get("USER", "")])
     places = [

@@ -1,6 +1,6 @@
 """A small honest training job.
 
-A real model, DDP, real collectives.  Without a fault it trains and succeeds.
+It has a real model, DDP, and real collectives.  Without a fault it trains and succeeds.
 """
 
 from ncclkit.agent import wire

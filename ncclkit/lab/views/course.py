@@ -39,7 +39,7 @@ def _measured(
 ) -> View:
     """The one shape of all measurements below.
 
-    Conclusion, figure, table (column → its cells), notes.
+    It is conclusion, figure, table (column → its cells), and notes.
     """
     shown = table(tuple(columns), zip(*columns.values(), strict=True), "nk-numbers")
     return Drawn(summary, figure, join(heading, fit(shown), *notes))
@@ -56,9 +56,8 @@ def _format_seconds(seconds: float | None) -> str:
 def checkpoints_view(path: str | Path) -> View:
     """Each checkpoint file at `path`, a file or a folder.
 
-    Size, whole or not, and whether a loader's place is in it.
-
-    Raises NcclkitError where there is none.
+    It shows size, whole or not, and whether a loader's place is in it.  Raises NcclkitError where
+    there is none.
     """
     found = read_checkpoints(path)
     base = os.path.commonpath([file.path.parent for file in found])
@@ -100,14 +99,16 @@ def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
 
 
 ROUNDING = 1e-4
-"""Relative difference of two losses that the order of additions explains (float32, a few thousand
-terms)."""
+"""Relative difference of two losses that the order of additions explains.
+
+It is that of float32 with a few thousand terms.
+"""
 
 
 def stages_view(stages: Sequence[Stage]) -> View:
     """One row per stage of a staged run, the first one on top.
 
-    How it ended, what it took, and its last loss.
+    It tells how the stage ended, what it took, and its last loss.
     """
     if not stages:
         return View("No stage was run yet", Markup(""))
@@ -162,9 +163,8 @@ def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
 def loss_difference(stages: Sequence[Stage]) -> float | None:
     """Largest relative difference between losses of stages with equal data and batch.
 
-    None where no two are alike.
-
-    Neither ranks nor micro-batches may change what a step learns.
+    It is None where no two are alike.  Neither ranks nor micro-batches may change what a step
+    learns.
     """
     alike = defaultdict(list)
     for stage in stages:
@@ -186,7 +186,7 @@ def loss_difference(stages: Sequence[Stage]) -> float | None:
 def loader_sweep_view(case: Case) -> View:
     """Step time, waits and the queue for the cores in the last sweep.
 
-    For each choice of workers that it measured.
+    It shows them for each choice of workers that the sweep measured.
     """
     found = measured_sweep(case)
     if found is None:
@@ -245,7 +245,7 @@ def _sweep_summary(found: LoaderSweep) -> str:
 def _has_knee(found: LoaderSweep) -> bool:
     """Whether steps get faster up to a count of workers.
 
-    Not where the fewest that were tried are among the fastest.
+    They do not where the fewest that were tried are among the fastest.
     """
     return len(found.alike) == 1 or found.knee.value > min(row["workers"] for row in found.rows)
 
@@ -351,7 +351,7 @@ LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as wel
 def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """Correctness, speed and open files for each count of ranks.
 
-    And the files that a rank needs on `ranks` of them.
+    It tells also the files that a rank needs on `ranks` of them.
     """
     if not steps:
         return View("No scaling run was made yet", Markup(""))
@@ -430,8 +430,9 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
 
 
 def _limit_advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
-    """How the need compares with what a rank may open, and the ranks at which pairs would exceed
-    it.
+    """How the need compares with what a rank may open.
+
+    It tells the ranks at which pairs would exceed it.
     """
     # negative: unlimited
     if limit is None or limit < 0:
@@ -453,7 +454,10 @@ def _limit_advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> 
 
 
 def _wrong_values(step: Step) -> object:
-    """How many values were wrong; how the run ended where it did not come to both ways."""
+    """How many values were wrong.
+
+    Where the run did not come to both ways it is how it ended.
+    """
     both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
     wrong_counts = []
     for m in both:
@@ -482,7 +486,7 @@ def _scaling_figure(
 ) -> go.Figure:
     """Open files against ranks.
 
-    Measured as marks, continued as a dotted line, the limit as a dashed one.
+    What was measured is drawn as marks, continued as a dotted line, the limit as a dashed one.
     """
     figure = blank(height=300)
     for (layout, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
@@ -517,13 +521,16 @@ def _scaling_figure(
 
 
 UNEVEN = 3.0
-"""A rank that needs so many times as long for its batch as the middle one sets the pace of all."""
+"""Times the middle rank's time from which on a rank sets the pace.
+
+It needs so long for its batch.
+"""
 
 
 def resume_view(case: Case) -> View:
     """One row per rank of every start from a checkpoint.
 
-    In the case and in its experiments.
+    The starts are those in the case and in its experiments.
     """
     found = resumes(case)
     if not found:
@@ -578,7 +585,10 @@ def _resume_summary(run: Resume) -> str:
 
 
 def _load_balance(found: Sequence[Resume]) -> str:
-    """Load balance in training: one rank that reads slowly makes every step slow, on all ranks."""
+    """Load balance in training.
+
+    One rank that reads slowly makes every step slow, on all ranks.
+    """
     for run in found:
         reading = sorted(
             (start for start in run.starts if start.batch is not None),
@@ -599,7 +609,10 @@ def _load_balance(found: Sequence[Resume]) -> str:
 
 
 def _resume_figure(found: Sequence[Resume]) -> go.Figure:
-    """One bar per start: the time to the first step, or what the slowest rank would have needed."""
+    """One bar per start: the time to the first step.
+
+    Without one it is what the slowest rank would have needed.
+    """
     longest = [run.last.whole if run.first is None else run.first for run in found]
     figure = blank(height=110 + 46 * len(found))
     for came, name, colour in (

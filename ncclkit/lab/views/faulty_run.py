@@ -1,4 +1,7 @@
-"""The lab as a form: choose a fault, break a job, and see how the job ended, not yet why."""
+"""The lab as a form: choose a fault and break a job.
+
+It shows how the job ended, not yet why.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TAKEN = {"case", "name", "ranks", "on_record"}
 class FaultyRun(View):
     """How the broken job ended.
 
-    In words, rank by rank, and where all of it is kept.
+    It is told in words, rank by rank, with where all of it is kept.
     """
 
     def __init__(self, run: Run, progress: Progress, translate: Translator) -> None:
@@ -44,12 +47,10 @@ class FaultyRun(View):
 class LabForm(Form):
     """The form that breaks a small honest job on purpose.
 
-    ``await form.run()`` does what its Break it button does.
-
-    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the
-    others of `lab.faults.injection.inject`, such as ``culprit=1``; language: of its labels.
-
-    Raises NcclkitError for a fault, a choice or a language that does not exist.
+    ``await form.run()`` does what its Break it button does.  `fault` is a name of ``ncclkit lab
+    --list``; `ranks` is how many (0: by what the host has); `choices` are the others of
+    `lab.faults.injection.inject`, such as ``culprit=1``; `language` is that of its labels.  Raises
+    NcclkitError for a fault, a choice or a language that does not exist.
     """
 
     def __init__(

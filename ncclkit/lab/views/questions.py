@@ -1,6 +1,6 @@
 """The questions of the stories.
 
-A guess before the evidence, the same guess beside the proof, three questions after.
+There is a guess before the evidence, the same guess beside the proof, and three questions after.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from ncclkit.views.findings import strength_part
 class Guess(View):
     """The question that the story `name` asks before its evidence.
 
-    With choices and hints, and without the answer.
-
-    The first choice is kept in the case folder.  Raises NcclkitError for a story or a language that
-    does not exist.
+    It comes with choices and hints, and without the answer.  The first choice is kept in the case
+    folder.  Raises NcclkitError for a story or a language that does not exist.
     """
 
     def __init__(self, case: Case, name: str, language: str = "en") -> None:
@@ -118,7 +116,7 @@ class StoryAskForm(AskForm):
 def proof_view(case: Case, name: str, language: str = "en") -> View:
     """The first guess beside what the case proves.
 
-    What speaks for each choice, and against it.
+    It shows what speaks for each choice, and against it.
     """
     answers = Answers(case, name)
     translate = Translator(language)
@@ -200,7 +198,10 @@ def _met(answers: Answers, translate: Translator) -> str:
 
 
 def _proof(found: Diagnosis, cause: str, translate: Translator) -> Markup:
-    """The first finding; one sentence where it is not the cause that the question is about."""
+    """The first finding.
+
+    It is one sentence where it is not the cause that the question is about.
+    """
     if not found.findings:
         nothing = translate("This case shows no cause: run the cells above first.")
         return el("p", nothing, cls="nk-dim")
@@ -214,9 +215,9 @@ def _proof(found: Diagnosis, cause: str, translate: Translator) -> Markup:
 
 
 class Quiz(View):
-    """Three questions that say of each choice why it is right.
+    """Three questions that say of each choice why it is right or wrong.
 
-    Or wrong, and how whoever answered them fared.
+    They say also how whoever answered them fared.
     """
 
     def __init__(self, case: Case, name: str, language: str = "en") -> None:

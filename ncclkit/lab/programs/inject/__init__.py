@@ -4,6 +4,7 @@ In: the small training of `train`, or the live test itself, and the name of a fa
 job with one rank changed, before the process group or at one step.  Each way is a bug that programs
 have, and has its right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.
 None reaches beyond its own process.
+
 Begin with `LabJob`; `program` has the ways.
 """
 
@@ -21,7 +22,7 @@ from ncclkit.lab.programs.inject import program
 class LabJob(job.Job):
     """The job of one rank as the faults see it.
 
-    Process group, data, device, number of steps.
+    It holds process group, data, device and number of steps.
     """
 
     def __init__(self, torch, options, steps):
@@ -31,13 +32,16 @@ class LabJob(job.Job):
         super().__init__(torch, options, steps)
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
         self.position, self.positions = 0, []
-        """The next sample, and where it was after each step; a checkpoint has to keep them."""
+        """The next sample, and where it was after each step.
+
+        A checkpoint has to keep them.
+        """
         self.batches = None
 
     def own_gpu(self):
         """The GPU of this rank.
 
-        GPU 0 where the fault shares it and is not fixed, else its own.
+        It is GPU 0 where the fault shares it and is not fixed, else its own.
         """
         shared = (
             self.options.one_gpu
@@ -94,9 +98,9 @@ class LabJob(job.Job):
             yield from utils.DataLoader(rest, batch_size=32)
 
     def learn(self, model, optimizer):
-        """One step of DDP on 32 samples.
+        """Do one step of DDP on 32 samples; returns the loss.
 
-        Also averages a metric over the ranks, as many loops do.  Returns the loss.
+        It also averages a metric over the ranks, as many loops do.
         """
         optimizer.zero_grad()
         loss = (model(self.next_batch()) ** 2).mean()
@@ -111,8 +115,8 @@ class LabJob(job.Job):
         """Leave the group, after the caller has let go of its model.
 
         DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock,
-        seen with torch 2.13. The others lose this rank while it leaves, and their deaths may end it
-        before it is done.
+        seen with torch 2.13.  The others lose this rank while it leaves, and their deaths may end
+        it before it is done.
         """
         gc.collect()
         wire.send("phase", phase="leave", rank=self.rank)
@@ -127,9 +131,8 @@ class LabJob(job.Job):
 def versions():
     """``{name: version}`` of every imported package that says its own.
 
-    And of NCCL where it is in memory already.
-
-    What an installer knows is only what lies there.
+    It is also that of NCCL where it is in memory already.  What an installer knows is only what
+    lies there.
     """
     own = getattr(sys, "stdlib_module_names", ())  # since 3.10
     found = {
@@ -141,7 +144,7 @@ def versions():
 
 
 def _nccl():
-    """Of the copy that wins, whatever torch was built with."""
+    """The version of the NCCL that wins, whatever torch was built with."""
     with open("/proc/self/maps") as maps:
         if "libnccl" not in maps.read():
             return {}
@@ -170,7 +173,7 @@ def begun(options, rank):
 def parser(verb, steps, words="", faults=()):
     """The options of a job of the lab.
 
-    Steps: how many it does unless it is told, `words` say of what.
+    `steps` is how many it does unless it is told, `words` say of what.
     """
     made = argparse.ArgumentParser(prog=verb)
     add_options(made, faults)
@@ -181,7 +184,7 @@ def parser(verb, steps, words="", faults=()):
 def add_options(parser, faults=()):
     """Add the options of every job and those of the fault to inject.
 
-    `faults`: names that only this job knows.
+    `faults` are names that only this job knows.
     """
     job.add_job_options(parser)
     parser.add_argument(
@@ -249,4 +252,7 @@ TOGETHER = _by_name(
 TOGETHER_FROM = 3
 """Ranks of a group from which on the faults of `AMONG` strike."""
 AMONG = _by_name(program.stuck_among_many, program.slow_among_many)
-"""Faults of one rank in the groups of a staged test: it does well alone and in pairs."""
+"""Faults of one rank in the groups of a staged test.
+
+Such a rank does well alone and in pairs.
+"""

@@ -1,5 +1,6 @@
-"""What the training job keeps of itself after each step, so that it can go on where it
-was ended.
+"""What the training job keeps of itself after each step.
+
+By it the job can go on where it was ended.
 """
 
 import json
@@ -7,7 +8,10 @@ import os
 
 
 def folder(job):
-    """Where the checkpoint lies; its name is hidden, as it is not evidence."""
+    """Where the checkpoint lies.
+
+    Its name is hidden, as it is not evidence.
+    """
     path = os.path.join(job.options.folder, ".checkpoint")
     os.makedirs(path, exist_ok=True)
     return path
@@ -16,7 +20,7 @@ def folder(job):
 def save(job, model):
     """Save a checkpoint after a step.
 
-    Each rank its position in the data, rank 0 the model.
+    Each rank saves its position in the data, rank 0 the model.
     """
     job.positions.append(job.position)
     _write_whole(_loader_path(job), lambda path: _dump_value(job.positions, path))
@@ -26,9 +30,9 @@ def save(job, model):
 
 
 def load(job, model):
-    """Go on from the last step that rank 0 has kept, if there is one.
+    """Go on from the last step that rank 0 has kept, if any.
 
-    Sets `model` and the position in the data.
+    It sets `model` and the position in the data.
     """
     if not os.path.exists(_model_path(job)):
         return
@@ -41,7 +45,7 @@ def load(job, model):
 def position(job):
     """How far this rank was in its data; 0 before any step.
 
-    After the last step that was kept.
+    It is told as of the last step that was kept.
     """
     return (_loader_positions(job) or [0])[-1]
 
@@ -49,7 +53,7 @@ def position(job):
 def gather(job, own):
     """What every rank has, by rank.
 
-    As JSON: `all_gather_object` executes what comes, also from who got between.
+    It is sent as JSON: `all_gather_object` executes what comes, also from who got between.
     """
     encoded = json.dumps(own).encode()
     longest = job.torch.tensor([len(encoded)], device=job.device)
@@ -83,6 +87,9 @@ def _dump_value(value, path):
 
 
 def _write_whole(path, how):
-    """Whole or not at all: the rank may be killed at any moment."""
+    """Write a file whole or not at all.
+
+    The rank may be killed at any moment.
+    """
     how(path + ".part")
     os.replace(path + ".part", path)

@@ -1,7 +1,6 @@
 """Faults of one rank at one step.
 
-In its own program, which fail as user code does, and in calls that all ranks make.
-
+They are in its own program, which fails as user code does, and in calls that all ranks make.
 Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right
 way, taken where the job is started with ``--fix CAUSE`` for the cause of that bug.
 """
@@ -146,7 +145,7 @@ def _own_shm(size):
 def _mount_here(kind, place, options):
     """Mount a file system that nobody but this process and its children sees.
 
-    OSError where that cannot be done.
+    Raises OSError where that cannot be done.
     """
     library = ctypes.CDLL(None, use_errno=True)
     # MS_REC | MS_PRIVATE: no mount of ours is seen outside
@@ -164,11 +163,10 @@ def _mount_here(kind, place, options):
 def stalled_file(path, seconds):
     """Make a file whose reads do not return.
 
-    On a dead disk where this process may mount one, else a FIFO.
-
-    The disk is a file system of FUSE that answers everything but reads, for so many seconds.  Who
-    reads waits in state D, as on network storage whose server is gone, and only SIGKILL ends it.
-    The mount goes with this process.
+    It is on a dead disk where this process may mount one, else a FIFO.  The disk is a file system
+    of FUSE that answers everything but reads, for so many seconds.  Who reads waits in state D, as
+    on network storage whose server is gone, and only SIGKILL ends it.  The mount goes with this
+    process.
     """
     path.touch()
     device = -1
@@ -197,12 +195,17 @@ def stalled_file(path, seconds):
 
 INIT, GETATTR, OPEN = 26, 3, 14
 UNANSWERED = (15, 2, 36, 42)
-"""READ, and FORGET, INTERRUPT, BATCH_FORGET, to which there is no answer.  Numbers of requests of
-linux/fuse.h."""
+"""Numbers of requests of linux/fuse.h to which there is no answer.
+
+They are READ, and FORGET, INTERRUPT and BATCH_FORGET.
+"""
 REQUEST = 1 << 17
 """Bytes of the largest request."""
 ASYNC_READ, NO_FLUSH = 1, 32
-"""A reader waits for the page, which a kill ends, and not for the request; closing asks nobody."""
+"""Flags of linux/fuse.h.
+
+A reader waits for the page, which a kill ends, and not for the request; closing asks nobody.
+"""
 
 
 def _serve_file(device, parent, until):
@@ -286,7 +289,10 @@ def flood(job):
 
 
 def mute(job):
-    """This rank says nothing any more: its standard output and its standard error lead nowhere."""
+    """This rank says nothing any more.
+
+    Its standard output and its standard error lead nowhere.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -300,7 +306,7 @@ def asleep(job):
 def stuck_among_many(job):
     """This rank stops for good when it is asked by several others.
 
-    As soon as they want something of it at once.
+    It stops as soon as they want something of it at once.
     """
     asleep(job)
 
@@ -308,7 +314,7 @@ def stuck_among_many(job):
 def slow_among_many(job):
     """This rank takes its time for calls of several others.
 
-    For each in which they want something of it at once.
+    It does for each call in which they want something of it at once.
     """
     time.sleep(0.5)
 
@@ -320,14 +326,17 @@ LARGE, PIECE = 512 << 20, 16 << 20
 
 
 def uneven_data(job):
-    """This rank's data ends before the others' does; `equal_steps` is the right way."""
+    """This rank's data ends before the others' does.
+
+    `equal_steps` is the right way.
+    """
     job.steps //= 2
 
 
 def equal_steps(job):
     """All ranks train as many steps as the rank with the least data.
 
-    Once the group exists.
+    They agree on that once the group exists.
     """
     if job.fixed("rank_divergence"):
         fewest = job.torch.tensor([job.steps], device=job.device)
@@ -359,9 +368,9 @@ def little_memory(job):
 
 @contextlib.contextmanager
 def limited_memory(size):
-    """Let this process take so many bytes of host memory.
+    """Let this process take so many bytes of host memory while the block runs.
 
-    Beside what it has, while the block runs.
+    They come beside what it has.
     """
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -376,7 +385,7 @@ def limited_memory(size):
 def world_larger(job):
     """This rank's own configuration counts one rank too many.
 
-    One more than the launcher started.
+    It is one more than the launcher started.
     """
     configured = job.ranks + 1
     os.environ["WORLD_SIZE"] = str(job.ranks if job.fixed("world_size_mismatch") else configured)
@@ -385,7 +394,7 @@ def world_larger(job):
 def other_card(job):
     """This rank's host lacks the network interface of the job's configuration.
 
-    The name is given to all.
+    The name is given to all ranks.
     """
     if not job.fixed("ifname_not_found"):
         os.environ["%s_SOCKET_IFNAME" % job.options.backend.upper()] = "eth97"
@@ -420,9 +429,9 @@ COUNT = 1024
 
 
 def other_size(job):
-    """All ranks average a metric of their last batch; one's is larger.
+    """All ranks average a metric of their last batch, and one's is larger.
 
-    The faulty one's; the right way cuts it.
+    It is the faulty rank's; the right way cuts it.
     """
     metric = job.torch.ones(2 * COUNT if job.faulty_here else COUNT, device=job.device)
     _reduce_metric(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
@@ -500,7 +509,7 @@ def exchange_uneven(job):
 def groups_swapped(job):
     """Two groups of the same ranks are used one after the other.
 
-    By the faulty rank in the other order.
+    The faulty rank uses them in the other order.
     """
     ranks, limit = list(range(job.ranks)), job.timeout
     one, two = (

@@ -1,10 +1,9 @@
-"""A small mixture of experts, one expert per rank, whose rows travel by an all-to-all that is
-written by hand.
+"""A small mixture of experts, whose rows travel by a handwritten all-to-all.
 
-The right way is one batch of sends and receives on the one communicator, with sizes that were
-exchanged before, and a list of arrivals that says who has not come.  The ways that went wrong stand
-beside it: sizes that are assumed, receives that wait for senders who are receiving themselves, and
-a communicator for every pair of ranks.
+There is one expert per rank.  The right way is one batch of sends and receives on the one
+communicator, with sizes that were exchanged before, and a list of arrivals that says who has not
+come.  The ways that went wrong stand beside it: sizes that are assumed, receives that wait for
+senders who are receiving themselves, and a communicator for every pair of ranks.
 """
 
 import os
@@ -100,9 +99,8 @@ def leaves(job):
 def route(job, step):
     """The rows of this rank by the rank whose expert they need.
 
-    At one step one neighbour has none for the faulty.
-
-    Of two experts both always get some; of more, one gets none sooner or later.
+    At one step one neighbour has none for the faulty rank.  Of two experts both always get some; of
+    more, one gets none sooner or later.
     """
     faulty = 1 if job.options.rank is None else job.options.rank
     counts = [ROWS] * job.ranks
@@ -151,7 +149,7 @@ class Exchange:
     def sizes(self, given, assumed=False):
         """How many rows each rank will send to this one.
 
-        Exchanged first, or (the fault) assumed.
+        They are exchanged first, or (the fault) assumed.
         """
         own = self.job.torch.tensor(given, device=self.job.device)
         gathered = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
@@ -169,7 +167,7 @@ class Exchange:
         self.arrivals.wait(self.post(shares, got))
 
     def post(self, shares, got):
-        """All sends and receives in one batch, in which their order does not matter.
+        """Post all sends and receives in one batch, in which order does not matter.
 
         Empty shares are left out.
         """
@@ -190,7 +188,7 @@ class Exchange:
     def one_by_one(self, shares, got):
         """Send to each rank, then wait for each.
 
-        Right as long as everybody knows who sends what.
+        That is right as long as everybody knows who sends what.
         """
         sent = [self.dist.isend(shares[peer], peer) for peer in self.peers if len(shares[peer])]
         for peer in self.peers:
@@ -202,9 +200,8 @@ class Exchange:
     def reused(self, shares, got):
         """Write the next rows into a buffer whose send is still under way.
 
-        Who receives compares the sums.
-
-        The others come to their receives when that has happened, as ranks that still compute do.
+        Who receives compares the sums.  The others come to their receives when that has happened,
+        as ranks that still compute do.
         """
         step = "written/%d" % self.arrivals.number
         sums = [share.sum() for share in shares]
@@ -240,9 +237,8 @@ class Exchange:
 def pair_groups(job, limited=False):
     """A communicator for every pair of ranks: {peer: group}.
 
-    As send and recv outside a batch make them.
-
-    limited: this rank may open files for all of its peers but the last.
+    They are made as send and recv outside a batch make them.  `limited`: this rank may open files
+    for all of its peers but the last.
     """
     soft, hard = file_limits()
     if limited:
@@ -263,7 +259,7 @@ def open_files():
 def file_limits(new=None):
     """The soft and the hard limit of open files.
 
-    After setting them where new ones are given.
+    They are read after setting them where new ones are given.
     """
     import resource
 
@@ -275,7 +271,7 @@ def file_limits(new=None):
 class Arrivals:
     """Which rank has come to which exchange.
 
-    Kept in the launcher's store and read where a rank is missing.
+    It is kept in the launcher's store and read where a rank is missing.
     """
 
     def __init__(self, job):
@@ -292,7 +288,7 @@ class Arrivals:
     def wait(self, works):
         """Wait for an exchange, not quite as long as the group would.
 
-        Then say who is missing, and abort.
+        Then it says who is missing, and aborts.
         """
         try:
             for work in works:
@@ -309,9 +305,9 @@ class Arrivals:
             raise self.job.dist.DistBackendError(said) from None
 
     def _finish(self, work):
-        """Raises RuntimeError when patience ends.
+        """Finish a work; raises RuntimeError when patience ends.
 
-        On a GPU by looking, as there a failed wait ends the process.
+        On a GPU it is done by looking, as there a failed wait ends the process.
         """
         until = time.monotonic() + self.patience.total_seconds()
         while self.job.device.type == "cuda" and not work.is_completed():
@@ -335,7 +331,7 @@ class Arrivals:
 def compare_with_library(job, size):
     """Check and time the exchange by hand beside the library's own.
 
-    Say how many files each way keeps open.
+    It says also how many files each way keeps open.
     """
     exchange, torch = Exchange(job), job.torch
     library = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
@@ -359,7 +355,7 @@ def compare_with_library(job, size):
 def uneven(job, exchange):
     """Rows that arrive wrong where shares differ.
 
-    An empty one for the next rank, odd counts for the others.
+    There is an empty one for the next rank, and odd counts for the others.
     """
 
     def share(source, to):

@@ -1,9 +1,8 @@
-"""Story 3: a frozen model that learns through low-rank adapters, which a package of each host's own
-brings.
+"""Story 3: a frozen model that learns through low-rank adapters.
 
-DDP compares the parameters of all ranks before the first step: hosts whose releases of that package
-build adapters of another size fail there.  On a host that has no such package, this says so and
-ends.
+A package of each host's own brings the adapters.  DDP compares the parameters of all ranks before
+the first step: hosts whose releases of that package build adapters of another size fail there.  On
+a host that has no such package, this says so and ends.
 """
 
 import importlib

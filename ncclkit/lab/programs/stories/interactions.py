@@ -1,11 +1,11 @@
-"""Story 1: a recommender that learns which items users choose, started in the order in which
-RecBole starts.
+"""Story 1: a recommender that learns which items users choose.
 
-First the process group, then every rank makes its own copy of the dataset, then DDP's constructor,
-which is the first call that all ranks make together.  Who is late with its data is missed there:
-over NCCL the others time out waiting for the ``ncclUniqueId`` of rank 0, over gloo for its part in
-DDP's check of the shapes.  Three shortages make a rank late, each with its right way, taken where
-the job is started with ``--fix CAUSE`` for the cause of that shortage.
+It is started in the order in which RecBole starts: first the process group, then every rank makes
+its own copy of the dataset, then DDP's constructor, which is the first call that all ranks make
+together.  Who is late with its data is missed there: over NCCL the others time out waiting for the
+``ncclUniqueId`` of rank 0, over gloo for its part in DDP's check of the shapes.  Three shortages
+make a rank late, each with its right way, taken where the job is started with ``--fix CAUSE`` for
+the cause of that shortage.
 """
 
 import contextlib
@@ -23,8 +23,11 @@ from ncclkit.lab.programs.inject import program
 
 MIB = 1 << 20
 HOST, WIDE, PIECE, BLOCK = 320 * MIB, 192 * MIB, 16 * MIB, MIB
-"""Bytes: what the host has for datasets, shared by its ranks; the joined table; a piece of it; a
-page on disk."""
+"""Sizes in bytes.
+
+They are what the host has for datasets, shared by its ranks; the joined table; a piece of it; a
+page on disk.
+"""
 TASTES = 8
 """Groups of users that like the same items."""
 
@@ -91,7 +94,7 @@ def interactions(job):
 def recommender(torch, options):
     """A user in, a score for every item out.
 
-    The product of what was learned of both.  The same on all ranks.
+    It is the product of what was learned of both, and the same on all ranks.
     """
     torch.manual_seed(7)
     return torch.nn.Sequential(
@@ -141,7 +144,7 @@ def train_step(job, model, optimizer, batches):
 class PeakMemory:
     """The peak memory of training in bytes.
 
-    Of the GPU, or of the host beyond what the process had before.
+    It is that of the GPU, or of the host beyond what the process had before.
     """
 
     def __init__(self, job):
@@ -170,10 +173,8 @@ def _bytes_in_status(name):
 def dataset_too_large(job):
     """One rank joins all features to all interactions.
 
-    That is more than its share of the host's memory holds.
-
-    Refused, it goes on with the table on disk, as a machine that swaps does; the right way joins a
-    piece at a time.
+    That is more than its share of the host's memory holds.  Refused, it goes on with the table on
+    disk, as a machine that swaps does; the right way joins a piece at a time.
     """
     if not job.faulty_here:
         return
@@ -193,15 +194,15 @@ def _share_of_the_host():
 def join(job, size):
     """Make the joined table in pieces of this many bytes.
 
-    Of each is kept what training needs: its sum.
+    Of each piece is kept what training needs: its sum.
     """
     return sum(float(job.torch.ones(size // 4).sum()) for _ in range(WIDE // size))
 
 
 def join_on_disk(job):
-    """The same with its pages on disk.
+    """Make the joined table with its pages on disk.
 
-    Written and read again, over and over, as the rows come in another order.
+    They are written and read again, over and over, as the rows come in another order.
     """
     until = time.monotonic() + job.seconds
     with tempfile.TemporaryFile(dir=job.options.folder) as file:
@@ -231,9 +232,8 @@ def cache_stalled(job):
 def rank_0_full(job):
     """One rank finds no room for its table and tries again.
 
-    It stands in for a full GPU 0 where there is no GPU.
-
-    The limit is one of host memory; the right way takes a piece at a time.
+    It stands in for a full GPU 0 where there is no GPU.  The limit is one of host memory; the right
+    way takes a piece at a time.
     """
     if not job.faulty_here:
         return
@@ -251,10 +251,8 @@ def rank_0_full(job):
 def tables_on_gpu_0(job):
     """All ranks put their tables on GPU 0, as nobody said which.
 
-    The right way is the GPU of the local rank.
-
-    The faulty rank comes last, finds the GPU full and tries again, as programs that look for a
-    batch size do.
+    The right way is the GPU of the local rank.  The faulty rank comes last, finds the GPU full and
+    tries again, as programs that look for a batch size do.
     """
     if not job.fixed("gpu_oom"):
         job.device = job.torch.device("cuda", 0)
@@ -286,4 +284,7 @@ SHORTAGES = {
     fault.__name__: fault
     for fault in (dataset_too_large, cache_stalled, tables_on_gpu_0, rank_0_full)
 }
-"""What makes a rank late with its data; all ranks are asked, as some play a part in it."""
+"""What makes a rank late with its data.
+
+All ranks are asked, as some play a part in it.
+"""

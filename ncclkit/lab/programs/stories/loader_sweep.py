@@ -1,9 +1,7 @@
 """How many data-loader workers, and how far ahead.
 
-The speech job measured once for each choice, on a few shared cores.
-
-Each batch costs CPU and a wait for storage.  Workers hide the wait; once the cores are full, more
-of them only queue.
+The speech job is measured once for each choice, on a few shared cores.  Each batch costs CPU and a
+wait for storage.  Workers hide the wait; once the cores are full, more of them only queue.
 """
 
 import os
@@ -16,11 +14,16 @@ from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.stories import speech
 
 HIGHEST = ("step_ms", "low_ms", "high_ms", "first_ms", "data_ms", "others_ms")
-"""Measured on each rank, the slowest one counts: a step (mean, and between what and what half of
-the steps lay), the first batch, waiting for data, waiting for other ranks."""
+"""What is measured on each rank, where the slowest one counts.
+
+It is a step (mean, and between what and what half of the steps lay), the first batch, waiting for
+data, and waiting for other ranks.
+"""
 TOGETHER = ("queue", "preempted")
-"""Added up over the ranks: processes that wait for a core at a time, times a second that one was
-taken off its core."""
+"""What is added up over the ranks.
+
+It is processes that wait for a core at a time, and times a second that one was taken off its core.
+"""
 
 
 def main(argv):
@@ -115,14 +118,17 @@ def _measure_workers(trainer, options, workers, prefetch):
 def _family_counts(scheduling):
     """What the scheduler has counted of this process and its workers.
 
-    Nothing where the kernel does not tell.
+    It is nothing where the kernel does not tell.
     """
     own = os.getpid()
     return scheduling.take(processes.families({0: own})).get(0, [0, 0, 0.0, 0.0, 0])
 
 
 def _agreed_values(job, own):
-    """The same of all ranks: the highest of the times, the sum of what is counted."""
+    """The same values on all ranks.
+
+    It is the highest of the times, the sum of what is counted.
+    """
     found = {}  # type: dict[str, float]
     for names, how in ((HIGHEST, job.dist.ReduceOp.MAX), (TOGETHER, job.dist.ReduceOp.SUM)):
         values = job.torch.tensor(

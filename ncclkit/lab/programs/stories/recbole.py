@@ -1,9 +1,7 @@
 """Story 1 with RecBole itself (PyPI).
 
-Its configuration, its dataset, its trainer, and a shortage before that.
-
-RecBole's source names NCCL and ``torch.cuda``; over gloo these names are replaced while it starts,
-and nothing else.
+It has RecBole's configuration, dataset and trainer, and a shortage before that.  RecBole's source
+names NCCL and ``torch.cuda``; over gloo these names are replaced while it starts, and nothing else.
 """
 
 import importlib
@@ -50,7 +48,10 @@ def _train(options, rank):
 
 
 def _ask_for(job):
-    """Let RecBole start with this job's timeout and backend, for which it has no options."""
+    """Let RecBole start with this job's timeout and backend.
+
+    It has no options for these.
+    """
     torch, start = job.torch, job.dist.init_process_group
 
     def begin(**asked):
@@ -65,7 +66,10 @@ def _ask_for(job):
 
 
 def _recbole():
-    """What is used of RecBole, by name; one sentence where it cannot be imported."""
+    """What is used of RecBole, by name.
+
+    It is one sentence where RecBole cannot be imported.
+    """
     try:
         numpy = importlib.import_module("numpy")
         for gone, now in (("float_", "float64"), ("complex_", "complex128"), ("unicode_", "str_")):
@@ -104,8 +108,9 @@ def _recbole_settings(job):
 
 
 def _write_dataset(folder):
-    """A small dataset in RecBole's atomic form, the same on every rank: 200 users, each with 20 of
-    300 items.
+    """A small dataset in RecBole's atomic form, the same on every rank.
+
+    It has 200 users, each with 20 of 300 items.
     """
     os.makedirs(folder)
     chance = random.Random(7)

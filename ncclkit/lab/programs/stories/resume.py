@@ -1,11 +1,10 @@
-"""Story 2: a small language model is trained on a stream of tokens, stops, and is resumed from its
-checkpoint.
+"""Story 2: a small language model stops, and is resumed from its checkpoint.
 
-As in the training script of TinyLlama, the checkpoint holds the model and how far it was, but not
-where each rank stood in its data.  To resume, every rank therefore reads its stream again and
-throws away what the model has learned from already; one rank, whose storage is slower now, needs
-longer for that than a collective may wait.  The right way, taken with ``--fix slow_rank``, keeps
-the state of every rank's loader in the checkpoint.
+It is trained on a stream of tokens.  As in the training script of TinyLlama, the checkpoint holds
+the model and how far it was, but not where each rank stood in its data.  To resume, every rank
+therefore reads its stream again and throws away what the model has learned from already; one rank,
+whose storage is slower now, needs longer for that than a collective may wait.  The right way, taken
+with ``--fix slow_rank``, keeps the state of every rank's loader in the checkpoint.
 
 Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`): FSDP on GPUs, DDP
 over gloo; the loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain
@@ -26,7 +25,10 @@ from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.inject import checkpoint
 
 PATIENCE = timedelta(minutes=3)
-"""How long ranks wait for each other's imports, beyond the limit that this story is about."""
+"""How long ranks wait for each other's imports.
+
+It comes beyond the limit that this story is about.
+"""
 TELL = 0.5
 """Seconds between two records of a replay."""
 
@@ -59,8 +61,9 @@ def _train(options, rank):
 
 
 def _start_twice(job, engine, more):
-    """From nothing to the checkpoint, then from the checkpoint on, with storage that has become
-    slow on one rank.
+    """Train from nothing to the checkpoint, then from the checkpoint on.
+
+    The second time storage has become slow on one rank.
     """
     first = Training(job, engine)
     first.train(job.steps)
@@ -73,7 +76,7 @@ def _start_twice(job, engine, more):
 def meet(job):
     """Wait until every rank has imported what it needs.
 
-    Where torchrun holds the store for it.
+    Ranks meet where torchrun holds the store for them.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store, _, _ = next(job.dist.rendezvous("env://", timeout=PATIENCE))
@@ -84,7 +87,7 @@ def meet(job):
 class Training:
     """One start of the program.
 
-    A model, its optimizer and a loader, which know nothing of any start before.
+    It has a model, its optimizer and a loader, which know nothing of any start before.
     """
 
     def __init__(self, job, engine, delay=0.0):
@@ -94,9 +97,9 @@ class Training:
         self.batches, self.step = None, 0
 
     def train(self, steps, report=False):
-        """Train so many steps; `report`.
+        """Train so many steps.
 
-        Send when the first one was done, and what reading and a whole step take.
+        With `report` it sends when the first one was done, and what reading and a whole step take.
         """
         self.batches = iter(self.loader) if self.batches is None else self.batches
         reads, takes = [], []
@@ -149,7 +152,7 @@ class Training:
     def resume(self, path):
         """Go on from a checkpoint.
 
-        With the state of this rank's loader, or by reading its data once more.
+        It goes on with the state of this rank's loader, or by reading its data once more.
         """
         check(path)
         state = {"model": self.model, "optimizer": self.optimizer, "step": 0}
@@ -210,7 +213,7 @@ def language_model(torch):
 def token_stream(torch, rank, delay):
     """An endless dataset of batches that can say where it stands.
 
-    Batches of 8 x 33 tokens; `delay`: seconds for each batch.
+    Batches have 8 x 33 tokens; `delay` is the seconds for each batch.
     """
 
     class Tokens(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
@@ -245,7 +248,7 @@ def fetch(torch, rank, number, delay):
 def stateful(torch, stream):
     """A loader with `state_dict`.
 
-    Torchdata's, or torch's own with the stream's state, as nothing is prefetched.
+    It is torchdata's, or torch's own with the stream's state, as nothing is prefetched.
     """
     torchdata = _first_importable("torchdata.stateful_dataloader")
     if torchdata is not None:
@@ -282,7 +285,10 @@ class Torch:
         loss.backward()
 
     def save(self, path, state):
-        """Write the state: what has a state_dict by it, everything else as it is."""
+        """Write the state.
+
+        What has a state_dict is written by it, everything else as it is.
+        """
         if self.job.rank == 0:
             kept = {
                 name: thing.state_dict() if hasattr(thing, "state_dict") else thing
@@ -291,7 +297,10 @@ class Torch:
             self.job.torch.save(kept, path)
 
     def load(self, path, state):
-        """Read the state back into what `state` holds; returns what else the checkpoint has."""
+        """Read the state back into what `state` holds.
+
+        Returns what else the checkpoint has.
+        """
         kept = self.job.torch.load(path, map_location=self.job.device, weights_only=True)
         for name in ("model", "optimizer"):
             state[name].load_state_dict(kept.pop(name))

@@ -1,10 +1,9 @@
-"""A small speech recogniser trained with DDP and CTC, whose features are made on the fly by workers
-of a DataLoader.
+"""A small speech recogniser trained with DDP and CTC.
 
-As in WeNet each utterance is changed (speed, noise, masks) and turned into log-mel features while
-the model trains, so loading costs more CPU than training does.  The lab starts far more workers
-than there are cores: all of them work on their first batch at once, none is ready, and the rank
-comes late to the first all_reduce.
+Its features are made on the fly by workers of a DataLoader.  As in WeNet each utterance is changed
+(speed, noise, masks) and turned into log-mel features while the model trains, so loading costs more
+CPU than training does.  The lab starts far more workers than there are cores: all of them work on
+their first batch at once, none is ready, and the rank comes late to the first all_reduce.
 """
 
 import os
@@ -61,10 +60,9 @@ def _train(options, rank):
 def bound(job, cores):
     """The core that the fault binds this rank to, with its workers.
 
-    Empty where the rank may use all.
-
-    A scheduler that gave a task one CPU starves one rank.  A start script that was written for as
-    many ranks as there are cores leaves the last core to all further ranks.
+    It is empty where the rank may use all.  A scheduler that gave a task one CPU starves one rank.
+    A start script that was written for as many ranks as there are cores leaves the last core to all
+    further ranks.
     """
     if job.options.fault == CROWDED:
         # simulated hosts share the cores, as they share the machine
@@ -75,7 +73,7 @@ def bound(job, cores):
 def fitting():
     """Workers of a rank by the rule; at least one.
 
-    (workers + 1) x ranks of its host <= cores that they may use.
+    The rule is (workers + 1) x ranks of its host <= cores that they may use.
     """
     cores, ranks = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MOST, cores // ranks - 1))
@@ -165,7 +163,7 @@ class Utterances:
     def features(self, speech):
         """Log-mel features of a second of speech at 16 kHz.
 
-        Windows of 25 ms, every 10 ms, a band of bins masked.
+        They have windows of 25 ms, every 10 ms, with a band of bins masked.
         """
         window = self.torch.hann_window(400)
         power = (
