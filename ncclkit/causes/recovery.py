@@ -77,10 +77,7 @@ They are more than the ranks beside a dead one come.
 
 
 def recovered(finding: Finding, case: Case) -> Finding:
-    """The finding, weaker or cleared where the job went on.
-
-    It must have gone on after every line on which it rests.
-    """
+    """The finding, weaker or cleared where the job went on after all its lines."""
     if finding.verdict == "found" and _is_source(finding):
         return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
     # a bare error line looks the same in a log and in a fenced block of a guide: a text that is not

@@ -4,9 +4,6 @@ They are each rank alone, pairs inside a node, pairs of nodes, each node, more a
 is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each result
 is sent the moment it is known, so of what hangs it is known which one was never told.
 
-Who is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each
-result is sent the moment it is known, so of what hangs it is known which one was never told.
-
 Some ranks of a job work together in a checked and timed all_reduce, as a stage of the test or as a
 job of its own: bisection starts the job anew for every question, with other groups.  What hangs or
 dies then takes nobody along but its own group, and no later question meets what an earlier one has

@@ -5,10 +5,6 @@ of a file have fixed places, so who scans them changes nothing.  Of a piece is k
 who logs in it, and how far each of them came; its floods, lines that say what one before them said,
 but for numbers that do not matter.
 
-The pieces of a file have fixed places, so who scans them changes nothing.  Of a piece is known: its
-events; who logs in it, and how far each of them came; its floods, lines that say what one before
-them said, but for numbers that do not matter.
-
 Logs in which every line counts (a million warnings, every collective, every channel) are long, and
 say little.  The first line of its kind is read by the grammars.  The lines after it need no
 grammar, as all that their event would be merged by (see `merge`) stands in the key that is made
