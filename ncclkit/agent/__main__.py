@@ -27,7 +27,7 @@ VERBS = {
 def main(argv=None):
     """Run one verb and return its exit status, 2 for an unknown one.
 
-    After ``--own`` remove the program's folder.
+    After ``--own`` the program's folder is removed.
     """
     if argv is None:
         argv = sys.argv[1:]

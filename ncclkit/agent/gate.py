@@ -568,8 +568,8 @@ def judge_test(
 ) -> tuple[list[Problem], list[str]]:
     """What the test of the GPUs says of the node.
 
-    It does as `judge_node` does by facts.
-    `found`: facts of the node, by which its speed is judged where the baseline holds none.
+    It judges as `judge_node` does by facts.  `found` are facts of the node, by which its
+    speed is judged where the baseline holds none.
     """
     if tested["reason"] == "no torch":
         return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]

@@ -33,7 +33,10 @@ class NotAllowed(Exception):
 
 
 def main(words):
-    """``read PID`` with a JSON list of paths as input, or ``run PID PROGRAM ARGUMENT …``."""
+    """``read PID``, or ``run PID PROGRAM ARGUMENT …``.
+
+    To read takes a JSON list of paths as input.
+    """
     verb = words[0]
     pid = int(words[1])
     command = words[2:]

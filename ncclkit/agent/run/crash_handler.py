@@ -82,7 +82,7 @@ def _set_aside(folder, rank, prefix):
 def arm(folder, rank):
     """Arm the crash handler of this process; call it before importing torch.
 
-    folder: the run folder; rank: the global rank.
+    `folder` is the run folder, `rank` the global rank.
     """
     processes.die_with_parent(os.getppid())
     # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes
