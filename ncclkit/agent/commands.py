@@ -126,7 +126,10 @@ def _has_ended(pid: int) -> bool:
 
 
 def _wait_for_end(process: subprocess.Popen[bytes], until: float) -> str:
-    """Wait for the end of a command that has closed its outputs; `LATE` where it does not come."""
+    """Wait for the end of a command that has closed its outputs.
+
+    Returns `LATE` where the end does not come.
+    """
     pause = 0.001
     while not _has_ended(process.pid):
         if time.monotonic() >= until:

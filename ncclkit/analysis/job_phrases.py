@@ -105,7 +105,10 @@ STARTED = re.compile(
 HELPER = re.compile(
     r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE
 )
-"""What else ends: its exit with 0 says nothing of the job."""
+"""Helpers beside the ranks.
+
+That one of them exits with 0 says nothing of the job.
+"""
 NOT_A_NUMBER = re.compile(r"\bnan\b", re.IGNORECASE)
 """A loss that is not a number.
 

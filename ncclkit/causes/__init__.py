@@ -131,7 +131,10 @@ def _written_sections(module: Cause) -> dict[str, str]:
 
 
 def _printed_remedy(advice: Advice) -> str:
-    """One advice as paragraphs of a page: what to do and its risk, and what can be copied."""
+    """One advice as paragraphs of a page.
+
+    They are what to do and its risk, and what can be copied.
+    """
     words = advice.do
     if advice.risk.rstrip(".") not in ("", "None"):
         words = f"{words} Risk: {advice.risk}"

@@ -159,7 +159,10 @@ def _whose_resume(text: str) -> str | None:
 
 
 def _named_framework(case: Case, line: Event) -> str:
-    """The framework of a stack, of the words of the resume, or that any line names; else ""."""
+    """The framework of a stack, or that a line names.
+
+    The line is one of the resume, or any; "" where there is none.
+    """
     name = framework(case) or _whose_resume(line.text)
     if name:
         return name

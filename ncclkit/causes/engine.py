@@ -223,7 +223,10 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
 
 
 def _is_about_job(case: Case) -> bool:
-    """Whether any line is of a job, or speaks of success or trouble in the words of the field."""
+    """Whether any line is of a job.
+
+    It may also speak of success or trouble in the words of the field.
+    """
     if any(map(is_of_job, case.events)) or shows_training(case):
         return True
     how = outcome(case)

@@ -110,7 +110,10 @@ def _nccl_found_none(case: Case) -> Finding | None:
 
 
 def _filtered_out(case: Case) -> Finding | None:
-    """By the facts of a host, a library will find no interface with the filter that is set."""
+    """A library will find no interface with the filter that is set.
+
+    It is told by the facts of a host.
+    """
     facts = []
     for fact in case.facts:
         if fact.name in FILTERS and fact.value is None and _filter_of_host(case, fact):

@@ -118,8 +118,9 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _queue_risks(host: HostFacts) -> Iterator[Risk]:
-    """An accept queue that is shorter than the number of ranks that connect to the
-    store at once.
+    """An accept queue that is shorter than the number of ranks.
+
+    They connect to the store at once.
     """
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most = host.number("net.backlog")

@@ -160,7 +160,10 @@ def _ended_otherwise(case: Case) -> Finding | None:
 
 
 def _from_stages(case: Case) -> Finding | None:
-    """The staged test found a node, or a path, that fails or is slow while all others work."""
+    """The staged test found a node, or a path, that fails or is slow.
+
+    All others work.
+    """
     who = faulty_ranks(case)
     if who is None or not who.between:
         return None
@@ -313,7 +316,10 @@ def _stalled_path(case: Case) -> Finding | None:
 
 
 def _nothing_arrives(case: Case) -> Finding | None:
-    """All ranks of a job over several hosts wait for each other, and all of them are alive."""
+    """All ranks of a job over several hosts wait for each other.
+
+    All of them are alive.
+    """
     states = rank_states(case)
     lines = []
     if spans_hosts(case) and case.of(GlooTimeout):

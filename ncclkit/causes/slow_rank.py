@@ -793,7 +793,10 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
-    """A rank prepares or skips data at the start of the job, where the others wait for it."""
+    """A rank prepares or skips data at the start of the job.
+
+    The others wait for it there.
+    """
     # compiling, which all ranks do, is timeout_too_short
     phase = startup_phase(case, "data", "skip")
     if phase is None or states.ended or _calls_differ(states) or rank_of(phase) in states.waiting:

@@ -86,8 +86,9 @@ def _path_turned_off(case: Case) -> Finding | None:
 
 
 def _measured_slow(case: Case) -> Finding | None:
-    """The staged test found a rank or a pair that is slower than others with the same
-    kind of link.
+    """The staged test found a rank or a pair that is slow.
+
+    It is slower than others with the same kind of link.
     """
     who = faulty_ranks(case)
     if who is None or not who.slow or who.between:

@@ -103,8 +103,9 @@ class StandardStreams:
 
 
 def _occupy_closed() -> None:
-    """Open the null device in place of closed streams, so that no file of ours takes
-    their numbers.
+    """Open the null device in place of closed streams.
+
+    So no file of ours takes their numbers.
     """
     for number in (IN, OUT, ERR):
         try:

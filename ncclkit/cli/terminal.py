@@ -212,8 +212,10 @@ def _indented(text: Text, by: int) -> RenderableType:
 
 
 def _card(number: int, finding: Finding, alone: bool, shown: int) -> RenderableType:
-    """One finding; alone: no banner above has said its sentence, its strength and who
-    is at fault; shown: pieces of evidence on it.
+    """One finding.
+
+    `alone`: no banner above has said its sentence, its strength and who is at fault; `shown` are
+    the pieces of evidence on it.
     """
     from rich.console import Group
     from rich.panel import Panel

@@ -411,7 +411,10 @@ class Case:
         return scope
 
     def _events_of_last_runs(self) -> list[Event]:
-        """Of our own runs the events of the last of each kind, and all that is of none."""
+        """Of our own runs, the events of the last of each kind.
+
+        All events that are of no run of ours stay.
+        """
         runs = {}
         for path in {event.path for event in self.events}:
             runs[path] = RUN.search(path)
@@ -641,7 +644,10 @@ def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
 
 
 def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event]]:
-    """Log → what its lines say, in their order, for logs that hold an event of these kinds."""
+    """Log → what its lines say, in their order.
+
+    It is for logs that hold an event of these kinds.
+    """
     logs: dict[str, list[Event]] = {}
     for event in events:
         if event.kind in kinds:
@@ -669,7 +675,10 @@ def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[
 
 
 def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
-    """The last line of a log at which a job ended well, and another one is seen below."""
+    """The last line of a log at which a job ended well.
+
+    Another job must be seen below it.
+    """
     lines = []
     for event in held:
         if event.kind.startswith(GOES_ON):

@@ -34,7 +34,10 @@ def events_of_one_job(events: Sequence[Event], is_ours: IsOurs) -> list[Event]:
 def inputs_of_one_job(
     inputs: Sequence[dict[str, Any]], events: Sequence[Event], is_ours: IsOurs
 ) -> list[dict[str, Any]]:
-    """The rows of files that events are left of, and of our runs; all where nothing gave way."""
+    """The rows of files that events are left of, and of our runs.
+
+    They are all where nothing gave way.
+    """
     kept = {event.path for event in events}
     return [row for row in inputs if row["path"] in kept or is_ours(str(row["path"]))]
 

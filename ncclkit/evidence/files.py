@@ -515,7 +515,10 @@ def _fill_from_text(
 def _plain_stream(
     part: Part, stream: TolerantReader | Joined | io.BytesIO, text: TolerantReader
 ) -> TolerantReader | Joined | io.BytesIO:
-    """The whole text as its programs wrote it; what is too large for that stays as it is."""
+    """The whole text as its programs wrote it.
+
+    What is too large for that stays as it is.
+    """
     raw = bytearray()
     while len(raw) <= plain.MOST and (chunk := stream.read(inputs.HEAD)):
         raw += chunk

@@ -188,7 +188,10 @@ def _memory(case: Case, ranks: int) -> int:
 
 
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
-    """The plan of a run folder, without what belongs to that folder and what was redacted in it."""
+    """The plan of a run folder, to be run again.
+
+    It is without what belongs to that folder and what was redacted in it.
+    """
     own = probe.recording_env(Path(), "nccl").keys()
     env = {}
     for name, text in value["env"].items():

@@ -528,7 +528,10 @@ def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
 
 
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
-    """A run of this case, read back from its folder; `plan` is what it was asked to do."""
+    """A run of this case, read back from its folder.
+
+    `plan` is what it was asked to do.
+    """
     records = records_of(folder)
     reason = "lost"
     for record in records:

@@ -559,7 +559,10 @@ async def _learn_defaults(
 
 
 async def _plain_variables(case: Case, base: Plan) -> dict[str, str]:
-    """The variables that the default of a sweep has, and what is known of those that it has not."""
+    """The variables that the default of a sweep has.
+
+    With them comes what is known of those that it has not.
+    """
     facts = {fact.name.removeprefix("env."): fact.value for fact in case.facts_of("env.")}
     # also in nccl.conf
     configured = {name: value for name, value in facts.items() if isinstance(value, str)}

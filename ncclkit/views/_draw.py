@@ -205,7 +205,10 @@ def coloured(name: str, index: int = 0) -> str:
 
 
 def _spot(look: Mapping[str, str], mark: str = "") -> str:
-    """A mark in the colour of a line, of the shape that its dash has in a legend."""
+    """A mark in the colour of a line.
+
+    It has the shape that the line's dash has in a legend.
+    """
     mark = mark or {"solid": "■", "dash": "◆", "dot": "●"}[look["dash"]]
     return f"<span style='color:{look['color']}'>{mark}</span>"
 
@@ -285,7 +288,10 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 
 
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
-    """One line with a mark at its end and, on the side where there is room, its label."""
+    """One line with a mark at its end.
+
+    Its label stands on the side where there is room.
+    """
     look = rank_style(line.rank)
     before = len(line.points) - 1
     if line.behind:

@@ -115,7 +115,10 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
 
 
 def _changes(change: Mapping[str, Any]) -> Markup:
-    """The change as a person would make it: variables as a shell sets them, the rest in words."""
+    """The change as a person would make it.
+
+    Variables are written as a shell sets them, the rest in words.
+    """
     parts = []
     for name, value in change.get("env", {}).items():
         parts.append(code(f"{name}={shlex.quote(str(value))}"))

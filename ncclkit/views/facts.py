@@ -191,7 +191,10 @@ def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fac
 
 
 def _headline(known: Sequence[Fact]) -> Markup:
-    """The facts of a card that decide most often, as far as they can be said in a few words."""
+    """The facts of a card that decide most often.
+
+    They are told as far as they can be said in a few words.
+    """
     held: dict[str, list[Fact]] = defaultdict(list)
     for fact in known:
         # a fact with a rank is of its process, not of the host

@@ -254,8 +254,9 @@ class BatchTest(LiveTest):
     """
 
     def __init__(self, case: Case, job: str, options: ProbeOptions, expect: Expect) -> None:
-        """Fill the form with the options of the test, and of the job as `ncclkit submit` takes
-        them.
+        """Fill the form with the options of the test and of the job.
+
+        Those of the job are as `ncclkit submit` takes them.
         """
         self._case, self._asked_for = case, bool(job.strip())
         self.job = _controls(submit.parse_options(job), scheduler.choices(case))

@@ -143,7 +143,10 @@ def _control(field: Field) -> W.Widget:
 def _bars(
     parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]
 ) -> go.Figure:
-    """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
+    """A bar for each part and one for their sum.
+
+    Beside them are dashed lines that the sum must keep below.
+    """
     # parts of nothing would each take a line
     shown = {name: value for name, value in parts.items() if value}
     several = len(shown)

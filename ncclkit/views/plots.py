@@ -232,8 +232,9 @@ second's heading."""
 def _figure(
     summary: str, rows: Sequence[Measurement], entries: int, few: Sequence[Measurement] = ()
 ) -> go.Figure:
-    """Empty panels under a title, one for `rows` and one for the `few` that are small; entries: of
-    the legend.
+    """Empty panels under a title.
+
+    One is for `rows` and one for the `few` that are small; `entries` are those of the legend.
     """
     heading = wrapped(latency_summary(few))
     drawn = PANEL + (AXIS + LINE * len(heading) + 16 + SECOND if few else 0)

@@ -405,8 +405,9 @@ class PacketSizes:
         return size in answered
 
     def _answer(self, start):
-        """The size of the packet that is answered; 0 for an answer to an earlier one,
-        or an error.
+        """The size of the packet that is answered.
+
+        It is 0 for an answer to an earlier one, or an error.
         """
         try:
             answer = self.probe.recv(1024)

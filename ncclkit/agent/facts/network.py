@@ -154,8 +154,9 @@ def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
 
 
 def _port_numbers(machine: Machine, folder: str) -> list[str]:
-    """A device that is just being taken away, or that another container holds, has no ports any
-    more.
+    """The numbers of a device's ports.
+
+    A device that is just being taken away, or that another container holds, has no ports any more.
     """
     try:
         return machine.names(folder, r"\d+")

@@ -228,7 +228,10 @@ def entry_code(functions, text):
 
 
 class _Tracee:
-    """The main thread of a process, from when it is traced until it is let go as it was."""
+    """The main thread of a process, while it is traced.
+
+    It is traced until it is let go as it was.
+    """
 
     def __init__(self, pid):
         self.pid = pid

@@ -764,7 +764,10 @@ def called_at(code, at):
 
 
 def name_of_call(text):
-    """The dotted name that an expression calls; of what stands before a call only a dot is kept."""
+    """The dotted name that an expression calls.
+
+    Of what stands before a call only a dot is kept.
+    """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):

@@ -296,7 +296,10 @@ class Groups:
         nothing can differ."""
 
     def announce_setting(self, number):
-        """Say which setting is used for the first time, so that it is known where a job dies."""
+        """Say which setting is used for the first time.
+
+        So it is known where a job dies.
+        """
         if self.job.rank == 0:
             wire.send("sweep.trying", setting=number)
 

@@ -88,7 +88,10 @@ class AskVerb(Verb):
 
 
 def _case_to_ask_about(options: argparse.Namespace) -> Case:
-    """The case folder with what the logs hold that were named, or as an earlier reading left it."""
+    """The case folder with what the named logs hold.
+
+    Without logs it is as an earlier reading left it.
+    """
     from ncclkit.evidence import logs
 
     if not options.paths:

@@ -83,7 +83,10 @@ def _measured_parts(case: Case, run: Run, is_staged: bool) -> Iterator[Part]:
 
 
 def _conclusions(case: Case, run: Run, is_staged: bool) -> list[str]:
-    """What the figures mean: the stage that fails, the share of the bound, and what it was once."""
+    """What the figures mean.
+
+    It is the stage that fails, the share of the bound, and what it was once.
+    """
     from ncclkit.analysis import stages
     from ncclkit.analysis.history import beside_baseline
     from ncclkit.core import bandwidth

@@ -377,8 +377,9 @@ def crossed(found: Iterable[GroupFinding]) -> None:
 
 
 def _time_of_stuck_call(stop: GroupFinding, rank: int) -> int:
-    """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does
-    not hold it.
+    """When a rank made the call that is stuck, in nanoseconds.
+
+    It is 0 where its dump does not hold the call.
     """
     calls = stop.group.calls[rank]
     place = calls.at(stop.fields["seq"])

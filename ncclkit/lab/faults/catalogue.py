@@ -55,8 +55,9 @@ The largest tell what each further byte costs.
 
 
 def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
-    """A fault of two simulated hosts, which share the GPUs of this machine, or of the network path
-    between them.
+    """A fault of two simulated hosts, or of the path between them.
+
+    The hosts share the GPUs of this machine.
     """
     return Fault(name, says, cause, one_rank=False, net=wrong, hosts=hosts, **more)
 

@@ -417,7 +417,10 @@ def _frame_of(soup: BeautifulSoup, banner: Tag) -> Tag | None:
 
 
 def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
-    """Make the sentence of the banner the title of the page, and the question a line above it."""
+    """Make the sentence of the banner the title of the page.
+
+    The question becomes a line above it.
+    """
     answer = banner.select_one(".nk-say")
     if answer is None:
         return
