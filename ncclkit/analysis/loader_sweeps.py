@@ -1,4 +1,7 @@
-"""What a sweep over data-loader workers measured, read back from the case that keeps it."""
+"""What a sweep over data-loader workers measured.
+
+It is read back from the case that keeps it.
+"""
 
 from __future__ import annotations
 

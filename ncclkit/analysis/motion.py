@@ -1,4 +1,6 @@
-"""Whether a running job goes on: what moved while it was looked at, and who comes last.
+"""Whether a running job goes on.
+
+It tells what moved while the job was looked at, and who comes last.
 
 A hang is a wait that outlasts the look.  Ranks that are met at one place twice may have made a
 step in between, and dumps of ranks are taken one after the other: so wherever anything moved,

@@ -1,4 +1,7 @@
-"""The rings of a job: which ranks follow each other, over which channels, on which hosts."""
+"""The rings of a job.
+
+They tell which ranks follow each other, over which channels, on which hosts.
+"""
 
 from __future__ import annotations
 

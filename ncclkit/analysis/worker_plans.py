@@ -1,4 +1,7 @@
-"""How many data-loader workers a rank needs, by the times of a batch and the cores of its host."""
+"""How many data-loader workers a rank needs.
+
+It follows from the times of a batch and the cores of the rank's host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arguments that several verbs take: their bounds, their help, and what is made of them."""
+"""Arguments that several verbs take.
+
+It has their bounds, their help, and what is made of them.
+"""
 
 from __future__ import annotations
 

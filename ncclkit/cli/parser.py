@@ -1,4 +1,7 @@
-"""The parser of the command line; what it does not understand it says in one sentence."""
+"""The parser of the command line.
+
+What it does not understand it says in one sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Text of logs within sentences of ours, marked for a coding agent, which may follow
-instructions.
+"""Text of logs within sentences of ours, marked for a coding agent.
+
+The agent may follow instructions that stand in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The one thing to do after a sweep, in one sentence, and what would have been seen.
+"""The one thing to do after a sweep, in one sentence.
 
-In comes a `Sweep`, out goes the first line of its answer.  Begin at `recommendation`.
+It tells also what would have been seen.  In comes a `Sweep`, out goes the first line of its answer.
+
+Begin at `recommendation`.
 """
 
 from __future__ import annotations

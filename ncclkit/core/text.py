@@ -1,5 +1,6 @@
-"""How ranks, hosts, collectives, sizes and times are written for people, and sizes read
-from them.
+"""How ranks, hosts, collectives, sizes and times are written for people.
+
+Sizes are read from what people write, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Facts by theme, as a person reads them: which belong together, and their values in few words."""
+"""Facts by theme, as a person reads them.
+
+It tells which belong together, and their values in few words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs a notebook with nobody at it: papermill, with a kernel of the running interpreter."""
+"""Runs a notebook with nobody at it.
+
+It uses papermill, with a kernel of the running interpreter.
+"""
 
 from __future__ import annotations
 

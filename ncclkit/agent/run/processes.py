@@ -1,4 +1,7 @@
-"""Processes of a run: who descends from whom, in which state, and how to end them all."""
+"""Processes of a run.
+
+It tells who descends from whom, in which state, and how to end them all.
+"""
 
 import ctypes
 import os

@@ -1,4 +1,7 @@
-"""What is known of one look: the question, how to answer it, and what each answer means."""
+"""What is known of one look.
+
+It is the question, how to answer it, and what each answer means.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ncclkit compare`: cases over time, a case with the baseline of its cluster, or nodes."""
+"""`ncclkit compare`: what is compared with what.
+
+It is cases over time, a case with the baseline of its cluster, or nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ncclkit inspect`: facts of this host or of an allocation, and what they make a job suffer."""
+"""`ncclkit inspect`: facts of this host or of an allocation.
+
+It tells also what they make a job suffer.
+"""
 
 from __future__ import annotations
 

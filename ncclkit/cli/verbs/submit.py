@@ -1,4 +1,7 @@
-"""`ncclkit submit`: another verb as a batch job of Slurm, whose report is shown here."""
+"""`ncclkit submit`: another verb as a batch job of Slurm.
+
+The report of that verb is shown here.
+"""
 
 from __future__ import annotations
 

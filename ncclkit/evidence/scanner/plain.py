@@ -73,7 +73,10 @@ WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 """Columns at which terminals and editors break lines."""
 COMMON = (80, 100, 120)
 NEAR = 0.85
-"""Share of a width from which on a line is about as long as that."""
+"""Share of a width from which on a line is about as long as that.
+
+Where lines were cut at a width, no more of them may be nearly as long than were cut.
+"""
 RULED = re.compile(r"\s*[|+=*#~_-]|.*?\S {3,}\S.*? {3,}")
 """How lines of tables and frames begin: with a rule, or with columns."""
 START = re.compile(

@@ -1,4 +1,7 @@
-"""Byte streams that can be packed, cut short or wide, and still give what is in them."""
+"""Byte streams that can be packed, cut short or wide.
+
+They still give what is in them.
+"""
 
 from __future__ import annotations
 

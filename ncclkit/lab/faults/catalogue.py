@@ -1,4 +1,7 @@
-"""A way to break a job, and the truth that a diagnosis of it has to find."""
+"""A way to break a job, and what a diagnosis must find.
+
+What it must find is the truth of the broken job.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``python lab.pyz VERB …``: the jobs that the lab breaks, and all that the agent does."""
+"""``python lab.pyz VERB …``: the jobs that the lab breaks.
+
+It does also all that the agent does.
+"""
 
 import importlib
 import pkgutil
