@@ -105,7 +105,9 @@ class _Names:
         self.__doc__ = f"{door}: {', '.join(places)}."
 
     def __getattr__(self, name: str) -> Any:
-        return _load_name(self._door, self._places, name)
+        made = _load_name(self._door, self._places, name)
+        # whatever a cell shows knows of the other cells of its page
+        return import_module("ncclkit.views._page").on_page(made)
 
     def __dir__(self) -> list[str]:
         return sorted(self._places)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -38,6 +39,9 @@ def style() -> Markup:
 class View:
     """A sentence, its static face and, where there is one, its widget face."""
 
+    is_drawn_again = True
+    """Whether newer evidence may replace it; not where a person has typed or chosen something."""
+
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
         """Make the view.
 
@@ -56,6 +60,15 @@ class View:
 
         Its cell shows what that form shows by then.
         """
+        self.place: Any = None
+        """Where it stands on a page (`ncclkit.views._page.Place`).
+
+        That is which run it shows, and whether it is drawn again once a form has run.
+        """
+        self.run_label = ""
+        """The run that it shows, in words."""
+        self.older = ""
+        """Why what it shows is not the newest; empty while it is."""
 
     @property
     def summary(self) -> str:
@@ -64,6 +77,13 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
+        shown = join(run_line(self.run_label), self.face())
+        if self.older:
+            return join(older_line(self.older), el("div", shown, cls="nk-old"))
+        return shown
+
+    def face(self) -> Markup:
+        """The static face without the name of its run."""
         if self._titled:
             return page_frame(self.summary, self.body)
         return el("div", self.body, cls="nk tex2jax_ignore")
@@ -88,6 +108,8 @@ class View:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": self.summary, "text/html": self.html}
         widget = self.widget()
+        if self.place is not None:
+            widget = self.place.widget(widget)
         if widget is not None:
             bundle[WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
         return bundle
@@ -170,6 +192,33 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
 def page_frame(summary: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
     return el("div", el("p", summary, cls="nk-say"), *body, cls="nk tex2jax_ignore")
+
+
+def run_line(label: str) -> Markup:
+    """Which run a view shows."""
+    if label:
+        return el("div", el("p", f"{label[:1].upper()}{label[1:]}", cls="nk-dim nk-run"), cls="nk")
+    return NOTHING
+
+
+def older_line(why: str) -> Markup:
+    """That something newer is there than what stands below, in grey."""
+    return el("div", el("p", why, cls="nk-bad nk-older", role="status"), cls="nk")
+
+
+def shows_runs(list_runs: Callable[..., Any], draw_run: Callable[..., View] | None = None) -> Any:
+    """A view that says which run it shows, and lets a reader choose another.
+
+    list_runs: case → the folders of the runs that it can show, the oldest first; draw_run(case,
+    folder): the view of one of them (default: of what this run alone has left in the case).
+    """
+
+    def marked(view: Any) -> Any:
+        view.list_runs = list_runs
+        view.draw_run = draw_run or (lambda case, folder: view(case.run_alone(folder)))
+        return view
+
+    return marked
 
 
 def main_loop() -> asyncio.AbstractEventLoop | None:

@@ -19,8 +19,10 @@ from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
 from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rate
+from ncclkit.views import _page
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page_frame, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
@@ -264,6 +266,8 @@ class Form(View, ABC):
     """What the button says then."""
     BUSY = ""
     CANCELLED = ""
+    brings_evidence = True
+    """Whether a run makes what was drawn of the same case before older than the newest evidence."""
 
     def __init__(
         self, summary: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button
@@ -283,6 +287,10 @@ class Form(View, ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._cancel_requested = False
         self._answer: View | None = None
+        self.sources: tuple[Case, ...] = ()
+        """The cases that a run adds to; the door `nk.form` fills it in."""
+        self.handed_out: list[Any] = []
+        """What came out of each run, the newest last."""
         self._displayed = False
         self._line = W.HTML()
         self._marked: dict[W.Widget, str] = {}
@@ -467,6 +475,28 @@ class Form(View, ABC):
         self._show(self._answer.static())
         self._line.value = _short_line(self._answer.summary)
 
+    def rests_on(self, form: Form) -> bool:
+        """Whether a run of another form makes what this one shows old."""
+        return False
+
+    def take_evidence(self, evidence: _page.Evidence) -> None:
+        """Look again at what this form rests on, as another one has brought newer evidence."""
+        self.review()
+
+    def grow_old(self, why: str) -> None:
+        """Show in grey what came out, and why; a form that shows nothing stays as it is."""
+        if self._answer is None:
+            return
+        self._answer.older = why
+        self._refuse(why)
+        for shown in self._shown:
+            shown.add_class("nk-old")
+
+    @property
+    def _shown(self) -> tuple[W.DOMWidget, ...]:
+        """What holds an answer, here and in the cell that awaited it."""
+        return self.result, self.drawing, self._line
+
     def stopped(self) -> str:
         """What Cancel raises in the cell that awaits."""
         return f"{self.CANCELLED}."
@@ -484,15 +514,19 @@ class Form(View, ABC):
             self._refuse(str(error))
             raise
         self._cancel_requested, self.progress, self._answer = False, Progress(0), None
+        runs_before = _page.run_count(self)
+        self.result.remove_class("nk-old")
         # the old curve stays, in grey, until there is a new one
         self.drawing.add_class("nk-old")
         self._lock(True)
+        _page.began(self)
         self._task = asyncio.ensure_future(work)
         self.started()
         try:
             outcome = await self._task
         except asyncio.CancelledError:
             self._end(lambda: self.failed("", cancelled=True))
+            _page.failed(self, runs_before)
             # the caller itself is being stopped (Interrupt): let it stop
             if not self._cancel_requested:
                 raise
@@ -504,8 +538,11 @@ class Form(View, ABC):
                 kind = f"{type(error).__name__}: "
             why = f"{kind}{error}"
             self._end(lambda: self.failed(why, cancelled=False))
+            _page.failed(self, runs_before)
             raise
         self._end(lambda: self.finished(outcome))
+        _page.brought(self, outcome, runs_before)
+        self.handed_out.append(outcome)
         return outcome
 
     def nothing_asked(self) -> View:
@@ -531,7 +568,8 @@ class Form(View, ABC):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.drawing.remove_class("nk-old")
+        for shown in self._shown:
+            shown.remove_class("nk-old")
         show()
         self._lock(False)
 

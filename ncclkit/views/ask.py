@@ -186,6 +186,8 @@ class AskForm(Form):
     are known already, such as ``host_oom:yes, p2p_broken:no``.
     """
 
+    # an answer is no run: what was measured and read stays as it was
+    brings_evidence = False
     IDLE = "There is nothing to ask"
     ASK = "There is nothing to ask"
     BUSY = "Judging …"

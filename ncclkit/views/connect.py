@@ -15,12 +15,13 @@ import plotly.graph_objects as go
 from ncclkit.agent.digits import is_whole
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
+from ncclkit.core.run_choice import test_runs
 from ncclkit.core.text import format_number, format_time, percent, plural, some
 from ncclkit.live import connect
 from ncclkit.live.connect import SLOWER, Connectivity, results
 from ncclkit.live.launch import launchers
 from ncclkit.views import _draw
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, el, fit, fold, join, left_out, table
 
@@ -29,6 +30,7 @@ SHOWN, FEW = 24, 6
 """Rows of a table before the rest is only counted, and that stand open."""
 
 
+@shows_runs(test_runs)
 def connect_view(case: Case) -> View:
     """The hosts, and the paths between them.
 

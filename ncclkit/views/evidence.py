@@ -57,6 +57,8 @@ class EventsView(View):
     Each line can be opened in its context.
     """
 
+    is_drawn_again = False
+
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
         self._events = list(case.events)

@@ -27,6 +27,7 @@ from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, wide
+from ncclkit.views._page import Evidence
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, escaped_text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
@@ -461,6 +462,16 @@ class CheckForm(Form):
                 raise
             return self._closed(fixes.experiments(self._case)[before:], str(error))
         return self._closed(fixes.experiments(self._case)[before:])
+
+    def rests_on(self, form: Form) -> bool:
+        """Whether the other form adds to the same case: then other causes may be found."""
+        return self._case in form.sources
+
+    def take_evidence(self, evidence: Evidence) -> None:
+        """Offer the suspects of the newest verdict."""
+        evidence.verdict(self._case)
+        self.suspect.options = self._suspects()
+        self.review()
 
     async def _fix(self) -> View:
         return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])

@@ -18,9 +18,10 @@ from ncclkit.analysis.picks import name_hosts
 from ncclkit.analysis.timeline import RankProgress, RankTimeline
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.run_choice import job_runs
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
 from ncclkit.views._missing import NoData
 from ncclkit.views.findings import Culprits, Headline, culprits, evidence_part, headline_beside
@@ -52,6 +53,7 @@ class State(NamedTuple):
     completed: int | None
 
 
+@shows_runs(job_runs)
 def progress_view(case: Case) -> View:
     """How far each rank came per process group, over time and in numbers.
 
@@ -210,6 +212,7 @@ def _label_of(place: int, ranks: Ranks, furthest: int) -> str:
     return f"{named} came to {place:,}"
 
 
+@shows_runs(job_runs)
 def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree.
 

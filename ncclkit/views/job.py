@@ -12,8 +12,9 @@ from ncclkit.analysis import communicators
 from ncclkit.analysis.communicators import Communicator
 from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
+from ncclkit.core.run_choice import job_runs
 from ncclkit.core.text import numbered, plural, some
-from ncclkit.views._base import View
+from ncclkit.views._base import View, shows_runs
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, long_table, table
 from ncclkit.views._missing import NoData
 
@@ -23,6 +24,7 @@ SHOWN = 8
 Variables = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
+@shows_runs(job_runs)
 def job_view(case: Case) -> View:
     """Ranks, hosts, versions, network, communicators, and where variables differ between ranks."""
     # earlier runs of the same folder had other ranks and versions

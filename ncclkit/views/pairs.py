@@ -12,9 +12,10 @@ import plotly.graph_objects as go
 
 from ncclkit.analysis.stages import GroupResult, Pair, StagedTest, staged_test
 from ncclkit.core.case import Case
+from ncclkit.core.run_choice import job_runs
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views import _draw
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 from ncclkit.views._missing import NoData
 
@@ -23,6 +24,7 @@ HOW = (
 )
 
 
+@shows_runs(job_runs)
 def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last staged test."""
     found = staged_test(case)

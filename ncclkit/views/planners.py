@@ -77,6 +77,8 @@ def planner(case: Case, name: str) -> Planner:
 class Planner(Drawn):
     """The form that `planner` returns."""
 
+    is_drawn_again = False
+
     def __init__(self, case: Case, fields: Fields, answer: Answer) -> None:
         self._case = case
         self._answer = answer

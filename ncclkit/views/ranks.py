@@ -18,9 +18,10 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.run_choice import job_runs
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
 from ncclkit.views._missing import NoData
 from ncclkit.views.findings import Headline, culprits, headline_beside, silence_beside
@@ -99,6 +100,7 @@ class Scale:
         return column_times
 
 
+@shows_runs(job_runs)
 def ranks_view(case: Case) -> View:
     """A row per rank from its first line to its last, over time.
 

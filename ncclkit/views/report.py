@@ -30,6 +30,7 @@ class ReportForm(Form):
     open, that one is taken.  Nothing is run again.
     """
 
+    brings_evidence = False
     BUSY = "Writing …"
     CANCELLED = "Cancelled; no report was written"
 
@@ -76,6 +77,8 @@ def shown_by_now(value: Any, all_values: Iterable[Any]) -> Any:
     It is None where another cell shows the same.  A click may have followed the cell that awaited a
     form: what came out last counts, and stands once, where it was awaited.
     """
+    if isinstance(value, View) and value.place is not None:
+        return value.place.newest
     if isinstance(value, View) and value.form is not None:
         return value.form.newest_answer or value
     if isinstance(value, Form) and any(getattr(one, "form", None) is value for one in all_values):

@@ -21,11 +21,13 @@ from ncclkit.core.bandwidth import Judgement, judge_curve
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, experiments
 from ncclkit.core.model import Advice, Measurement, NcclkitError, safe
-from ncclkit.core.runs import Run
+from ncclkit.core.run_choice import measured_runs
+from ncclkit.core.runs import Run, read_plan
 from ncclkit.core.text import format_bytes, format_number, format_time, percent, plural
 from ncclkit.live import tune
+from ncclkit.live.probe import reread
 from ncclkit.views import plots
-from ncclkit.views._base import Chart, View
+from ncclkit.views._base import Chart, View, shows_runs
 from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.experiments import cards
@@ -283,6 +285,18 @@ def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str
     return expectation.value, expectation.allows
 
 
+def _run_of(case: Case, folder: Path) -> Run:
+    """An earlier run, read back from its folder.  Raises NcclkitError where its plan is gone."""
+    try:
+        plan = storage.parse_json(storage.content(folder / "plan.json"))
+    except (OSError, ValueError) as error:
+        raise NcclkitError(f"{folder.name} has no readable plan.json ({error}).") from error
+    if not isinstance(plan, dict):
+        raise NcclkitError(f"{folder.name} has no readable plan.json.")
+    return reread(case, folder, read_plan(plan))
+
+
+@shows_runs(measured_runs, lambda case, folder: curve_view(_run_of(case, folder)))
 def curve_view(run: Run) -> Chart:
     """Bandwidth against message size, with the expectation drawn.
 
@@ -320,6 +334,7 @@ def curve_view(run: Run) -> Chart:
     return Chart(with_baseline(figure, curve), caption)
 
 
+@shows_runs(measured_runs, lambda case, folder: measurements_view(_run_of(case, folder)))
 def measurements_view(source: Any) -> View:
     """Size, times and bandwidths, one row per measurement.
 

@@ -15,12 +15,13 @@ import plotly.graph_objects as go
 from ncclkit.analysis.steps import NAMES, PARTS, SettingEffect, StepTimes, last_steps
 from ncclkit.causes import page
 from ncclkit.core.case import Case
+from ncclkit.core.run_choice import step_runs
 from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
 from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
 from ncclkit.views._answer import MeasuredAnswer
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 from ncclkit.views._missing import NoData
@@ -48,6 +49,7 @@ SHOWN = 24
 DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", "possible")}
 
 
+@shows_runs(step_runs)
 def step_view(case: Case) -> View:
     """Where a step's time goes on each rank, and what holds it back.
 

@@ -18,7 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, safe
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.views import _draw, plots
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import Drawn, View, shows_runs
 from ncclkit.views._html import Markup, el, table
 from ncclkit.views._missing import NoData
 
@@ -57,6 +57,17 @@ Sample = Mapping[str, Any]
 Curve = tuple[str, list[float | None]]
 
 
+def watched_runs(case: Case) -> list[Path]:
+    """The runs that left telemetry; one of facts was not watched."""
+    return [run for run in case.runs() if any(run.glob("telemetry*.jsonl*"))]
+
+
+def _view_of_run(case: Case, run: Path) -> View:
+    view = run_telemetry_view(run, case.events)
+    return view or View(f"{run.name} left no telemetry that can be read", Markup(""))
+
+
+@shows_runs(watched_runs, _view_of_run)
 def telemetry_view(case: Case) -> View:
     """What host, GPUs and ranks did while a run was watched.
 

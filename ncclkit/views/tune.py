@@ -28,6 +28,7 @@ from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import Chart, Drawn, View, page_frame
 from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+from ncclkit.views._page import Evidence
 from ncclkit.views.cluster import login_card
 
 SHOWN = 6
@@ -501,8 +502,26 @@ class ApplyForm(Form):
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
     def __init__(self, case: Case, tuned: SweepView, **options: Any) -> None:
-        self._case, self._sweep, self._options = case, tuned.sweep, ProbeOptions(**options)
+        self._case, self._options = case, ProbeOptions(**options)
+        self._take_sweep(tuned)
+        super().__init__(
+            "",
+            [],
+            W.Button(description="Apply and measure", icon="check", button_style="primary"),
+        )
+
+    @property
+    def summary(self) -> str:
+        """What the button will do."""
+        if self._setting:
+            return f"This applies {self._setting} to the small job"
+        return self.IDLE
+
+    def _take_sweep(self, tuned: SweepView) -> None:
+        """Apply what this sweep found from now on."""
+        self._tuned, self._sweep = tuned, tuned.sweep
         self._setting = tuning.applied(self._sweep)
+        self.IDLE = self.ASK = type(self).IDLE
         if self._setting:
             gone = self._setting.without
         else:
@@ -511,15 +530,17 @@ class ApplyForm(Form):
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
-        if self._setting:
-            said = f"This applies {self._setting} to the small job"
-        else:
-            said = self.IDLE
-        super().__init__(
-            said,
-            [],
-            W.Button(description="Apply and measure", icon="check", button_style="primary"),
-        )
+
+    def rests_on(self, form: Form) -> bool:
+        """Whether the other form made the sweep that is applied here."""
+        return any(self._tuned is sweep for sweep in form.handed_out)
+
+    def take_evidence(self, evidence: Evidence) -> None:
+        """Apply the newest sweep."""
+        self._take_sweep(evidence.newer(self._tuned))
+        if self._answer is None:
+            self._show(page_frame(self.summary))
+        self.review()
 
     def asks(self) -> bool:
         """Whether there is anything to apply."""

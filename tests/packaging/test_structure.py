@@ -4,6 +4,7 @@ Each test gathers all violations of its kind before it fails.
 """
 
 import ast
+import inspect
 import re
 import rlcompleter
 import subprocess
@@ -134,9 +135,9 @@ def test_no_public_name_is_a_module_that_would_take_its_place():
 
 def test_what_is_awaited_is_a_form_and_nothing_else_is():
     """A name says by its door whether a cell awaits it."""
-    forms = {name: getattr(ncclkit.form, name) for name in dir(ncclkit.form)}
+    forms = {name: inspect.unwrap(getattr(ncclkit.form, name)) for name in dir(ncclkit.form)}
     forms["live_test"] = LiveTest
-    shown = [getattr(ncclkit.show, name) for name in dir(ncclkit.show)]
+    shown = [inspect.unwrap(getattr(ncclkit.show, name)) for name in dir(ncclkit.show)]
     none(name for name, made in forms.items() if not issubclass(made, Form))
     none(made for made in shown if isinstance(made, type) and issubclass(made, Form))
 

@@ -31,6 +31,8 @@ class Guess(View):
     folder.  Raises NcclkitError for a story or a language that does not exist.
     """
 
+    is_drawn_again = False
+
     def __init__(self, case: Case, name: str, language: str = "en") -> None:
         answers = Answers(case, name)
         translate = Translator(language)
@@ -219,6 +221,8 @@ class Quiz(View):
 
     They say also how whoever answered them fared.
     """
+
+    is_drawn_again = False
 
     def __init__(self, case: Case, name: str, language: str = "en") -> None:
         answers = Answers(case, name)

@@ -1,0 +1,84 @@
+"""The runs of a case that one view can show, named as a person would: run 5, all_reduce, 14:02."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclkit.core.case import RUN, TEST, Case
+
+LONGEST_NAME = 40
+"""Letters of a run's name that are shown; a case folder may come from anywhere."""
+ListRuns = Callable[[Case], list[Path]]
+"""The folders of the runs that a view can show, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """One run that a view can show."""
+
+    folder: Path
+
+    @property
+    def number(self) -> int:
+        """The number of the run in its case."""
+        return int(self.folder.name.partition("-")[0])
+
+    @property
+    def words(self) -> str:
+        """``run 5, all_reduce, 14:02``; with its day where that is another one."""
+        letters = self.folder.name.partition("-")[2][:LONGEST_NAME]
+        name = "".join(letter if letter.isprintable() else "?" for letter in letters)
+        return f"run {self.number}, {name}, {_moment(self.folder)}"
+
+
+def _moment(folder: Path) -> str:
+    """When the run began: what was asked is written first, and never again."""
+    for name in ("plan.json", "."):
+        try:
+            began = time.localtime((folder / name).stat().st_mtime)
+        except OSError:
+            continue
+        if began[:3] == time.localtime()[:3]:
+            return time.strftime("%H:%M", began)
+        return time.strftime("%Y-%m-%d %H:%M", began)
+    return "folder gone"
+
+
+def runs_with_events(case: Case, *kinds: str) -> list[Path]:
+    """Runs of this case that left events of these kinds, as `Case.of` takes them."""
+    names = set()
+    for path in {event.path for event in case.of(*kinds)}:
+        place = RUN.search(path)
+        if place is not None and path.startswith(f"{case.path}/runs/"):
+            names.add(f"{place['n']}-{place['name']}")
+    return [folder for folder in case.runs() if folder.name in names]
+
+
+def job_runs(case: Case) -> list[Path]:
+    """Runs of jobs, and looks at running ones; tests of connections are none."""
+    found = runs_with_events(case, "run.end", "worker.phase", "attach.rank")
+    return [folder for folder in found if folder.name.partition("-")[2] != TEST]
+
+
+def test_runs(case: Case) -> list[Path]:
+    """Runs that tested connections."""
+    return runs_with_events(case, "connect.host")
+
+
+def step_runs(case: Case) -> list[Path]:
+    """Runs that measured the steps of a script."""
+    return runs_with_events(case, "step.rank")
+
+
+def measured_runs(case: Case) -> list[Path]:
+    """Runs that left a measurement."""
+    names = {row.run for row in case.measurements}
+    return [folder for folder in case.runs() if folder.name in names]
+
+
+def choices_of(folders: Iterable[Path]) -> list[RunChoice]:
+    """The choices that these folders are, the newest first."""
+    return [RunChoice(folder) for folder in reversed(list(folders))]
