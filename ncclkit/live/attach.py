@@ -23,7 +23,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
-from ncclkit.agent.monitor import flight_dump, kernels
+from ncclkit.agent.monitor import flight_dump, kernels, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
@@ -291,6 +291,35 @@ async def _end(child: asyncio.subprocess.Process) -> None:
                 os.killpg(child.pid, number)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(child.wait(), patience)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """One job of this user on this host, which can be attached to."""
+
+    ranks: Mapping[int, int]
+    """Rank → process id."""
+    command: str
+    """That of its first rank, redacted and cut; whoever started it chose the words."""
+
+    @property
+    def process(self) -> int:
+        """The process of the lowest rank, which stands for the job."""
+        return self.ranks[min(self.ranks)]
+
+
+def running_jobs() -> list[RunningJob]:
+    """The jobs of this user on this host, the one with most ranks first."""
+    own = []
+    for pid in processes.parents():
+        if processes.owner(pid) == os.geteuid():
+            own.append(pid)
+    found = []
+    for ranks in processes.jobs_of_processes(own):
+        details = snapshots.process_details(ranks[min(ranks)])
+        found.append(RunningJob(ranks, str(details["command"])))
+    found.sort(key=lambda job: (-len(job.ranks), job.process))
+    return found
 
 
 def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:

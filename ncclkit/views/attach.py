@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,19 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import TelemetryUtilization
 from ncclkit.core.model import Event, Finding, NcclkitError
-from ncclkit.core.text import format_bytes, some
+from ncclkit.core.text import format_bytes, plural, some
+from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.logs import forget, is_example
-from ncclkit.live.attach import AttachOptions, attach
+from ncclkit.live.attach import AttachOptions, RunningJob, attach, running_jobs
 from ncclkit.views._base import View
-from ncclkit.views._form import Form, complaints, text_field
-from ncclkit.views._html import code, el, fit, fold, join, pre, sentence, table
+from ncclkit.views._form import Form, complaints, row, text_field
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
 from ncclkit.views.findings import SURE, culprits, headline_beside
 
+MOST_JOBS = 8
+"""Running jobs that are listed with a button each; the others are counted."""
+LONGEST_COMMAND = 120
+"""Letters of a command that are shown."""
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
 
@@ -61,11 +67,49 @@ class AttachForm(Form):
             description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values())
         )
         self.dump.indent = False
+        self.jobs = W.VBox([], layout=W.Layout(width="100%"))
+        self._of_jobs: list[W.Button] = []
         start = W.Button(description="Attach", icon="search", button_style="primary")
         said = "The form names nothing to attach to"
         if target:
             said = f"The form attaches to {target}"
         super().__init__(said, [self.target, self.kernels, self.dump], start)
+
+    def layout(self) -> list[W.Widget]:
+        """The jobs that run here, above the fields in which others can be named."""
+        return [self.jobs, *super().layout()]
+
+    def widget(self) -> W.Widget:
+        """The form, with the jobs that run here now."""
+        if not self.running:
+            self.list_jobs()
+        return super().widget()
+
+    def list_jobs(self) -> None:
+        """Look which jobs of this user run here, and give each a button."""
+        found = running_jobs()
+        again = W.Button(description="Look again", icon="refresh")
+        again.on_click(lambda _button: self._call_on_main_loop(self.list_jobs))
+        rows = []
+        self._of_jobs = []
+        for job in found[:MOST_JOBS]:
+            button = W.Button(description="Attach", icon="search")
+            button.on_click(partial(self._attach_clicked, job))
+            self._of_jobs.append(button)
+            rows.append(row(button, W.HTML(_job_line(job))))
+        self.jobs.children = (*rows, row(again, W.HTML(_count_line(found))))
+
+    def _attach_clicked(self, job: RunningJob, _button: W.Button) -> None:
+        self._call_on_main_loop(partial(self._attach_to, job))
+
+    def _attach_to(self, job: RunningJob) -> None:
+        self.target.value = str(job.process)
+        self.begin()
+
+    def _lock(self, running: bool) -> None:
+        super()._lock(running)
+        for button in self._of_jobs:
+            button.disabled = running
 
     def asks(self) -> bool:
         """Whether a target is named."""
@@ -99,6 +143,25 @@ class AttachForm(Form):
         """What is read of the processes that the target names."""
         options = AttachOptions(kernels=self.kernels.value, dump=self.dump.value)
         return attached_view(self._case, self.target.value, options)
+
+
+def _job_line(job: RunningJob) -> Markup:
+    """The ranks of a job and its command, which is text of somebody else."""
+    command = job.command
+    if len(command) > LONGEST_COMMAND:
+        command = f"{command[:LONGEST_COMMAND]}…"
+    return el("div", rank_words(job.ranks), ": ", code(command), cls="nk")
+
+
+def _count_line(found: Sequence[RunningJob]) -> Markup:
+    """How many jobs there are beside those that have a button."""
+    if not found:
+        says = "No process of this user on this host has a RANK."
+    elif len(found) > MOST_JOBS:
+        says = f"{len(found) - MOST_JOBS} more jobs run here; name a process of one below."
+    else:
+        says = f"{plural(len(found), 'job')} of this user on this host."
+    return el("div", el("p", says, cls="nk-dim"), cls="nk")
 
 
 async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:

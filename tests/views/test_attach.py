@@ -16,6 +16,7 @@ import pytest
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
+from ncclkit.views import attach as view_of_attach
 from ncclkit.views._base import PLOTLY, Drawn
 from ncclkit.views._html import Markup
 from ncclkit.views.attach import AttachForm, stacks_view
@@ -62,6 +63,39 @@ def job() -> Iterator[tuple[int, list[int]]]:
     for rank in ranks:
         rank.kill()
         rank.wait()
+
+
+def test_running_jobs_are_listed_by_their_command_with_a_button_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_of_attach, "MOST_JOBS", 1000)  # whatever else runs here
+    (tmp_path / "stuck.py").write_text(STUCK)
+    words = ["stuck.py", "0", "--password", "hunter2secret", "<b onmouseover=alert(1)>", "x" * 400]
+    environ = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": str(tmp_path)}
+    rank = subprocess.Popen([sys.executable, *words], env=environ, cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert rank.stdout and rank.stdout.readline()
+        asyncio.run(listed_and_attached(tmp_path, rank.pid))
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+async def listed_and_attached(folder: Path, pid: int) -> None:
+    form = AttachForm(Case.open(folder / "case"))
+    form.widget()
+    lines = [(line.children[0], line.children[1].value) for line in form.jobs.children]
+    button, line = next(pair for pair in lines if "stuck.py" in pair[1])
+    assert "rank 0: " in line and "…" in line and len(line) < 300
+    assert "hunter2secret" not in line and "&lt;b onmouseover" in line and "<b" not in line
+    assert lines[-1][0].description == "Look again"
+    button.click()
+    while not form.running:
+        await asyncio.sleep(0)
+    assert form.target.value == str(pid) and button.disabled
+    while form.running:
+        await asyncio.sleep(0.05)
+    assert "Rank 0 waits for a timer in wait_for_work" in form.static() and not button.disabled
 
 
 def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path: Path) -> None:
