@@ -464,6 +464,10 @@ class Case:
         """
         return self.path is not None and path.startswith(f"{self.path}/runs/")
 
+    def become(self, other: Case) -> None:
+        """Hold from now on what another case holds, for everybody who has this one."""
+        vars(self).update(vars(other))
+
     def save(self) -> Case:
         """Add what changed since this case was opened or saved to its folder.
 

@@ -44,10 +44,10 @@ def on_page(make: Callable[..., Any]) -> Callable[..., Any]:
     def made_on_page(*args: Any, **keywords: Any) -> Any:
         made = make(*args, **keywords)
         _note(args)
-        if getattr(made, "brings_evidence", False):
+        if hasattr(made, "brings_evidence"):
             made.sources = tuple(arg for arg in args if isinstance(arg, Case))
             _forms.add(made)
-        elif isinstance(made, View) and not hasattr(made, "brings_evidence"):
+        elif isinstance(made, View):
             made.place = Place(made, make, args, keywords)
         return made
 
@@ -106,6 +106,8 @@ class Place:
 
     def rests_on(self, form: Any) -> bool:
         """Whether a run of this form makes what stands here old."""
+        if not form.brings_evidence:
+            return False
         for arg in self._args:
             if any(arg is outcome for outcome in form.handed_out):
                 return True
@@ -273,10 +275,9 @@ def _last_run(form: Any, runs_before: int) -> str:
 
 
 def _resting_on(form: Any) -> Iterator[Place]:
-    if form.brings_evidence:
-        for place in list(_places):
-            if place.rests_on(form):
-                yield place
+    for place in list(_places):
+        if place.rests_on(form):
+            yield place
 
 
 def _forms_resting_on(form: Any) -> Iterator[Any]:

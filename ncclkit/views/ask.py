@@ -26,6 +26,7 @@ from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
 from ncclkit.views._missing import NoData
 from ncclkit.views._html import Markup, code, el, fit, join, location, pre, sentence, table
+from ncclkit.views._page import Evidence
 
 NO_COMMAND = "No command shows this; only a person knows it"
 NO_ANSWERS = "Nothing was answered yet"
@@ -277,6 +278,19 @@ class AskForm(Form):
         super().failed(why, cancelled)
         words = el("p", self.CANCELLED if cancelled else why, cls="nk-bad", role="alert")
         self._show(join(el("div", words, cls="nk"), self._view().static()))
+
+    def rests_on(self, form: Form) -> bool:
+        """Whether the other form adds to the case that is asked about."""
+        return self._case in form.sources
+
+    def take_evidence(self, evidence: Evidence) -> None:
+        """Ask about the newest verdict."""
+        self._judged = evidence.verdict(self._case)
+        self._show(self._view().static())
+        for shown in self._shown:
+            shown.remove_class("nk-old")
+        self._answer = None
+        self.review()
 
     def _clicked(self, action: Any, _button: W.Button) -> None:
         self._call_on_main_loop(partial(self.begin, action))

@@ -5,7 +5,6 @@ It may be logs, a running job, or nothing yet.  The answer stands under the form
 
 from __future__ import annotations
 
-import re
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,11 +28,9 @@ from ncclkit.views.ask import AskForm
 from ncclkit.views.attach import attached_view, check_target
 from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
+from ncclkit.views.logs import HINT, keep_uploaded
 from ncclkit.views.runs import measurements_view
 
-STRANGE = re.compile(r"[^\w.+-]+")
-"""What an uploaded file's name may not bring into a path."""
-LOGS = "a file, a folder, logs/*.out, an archive, or the id of a Slurm job that ended"
 RUNNING = "a process id, the id of a running Slurm job, or all"
 BOTH = "Logs and a running job are named; empty one of the two fields."
 AFTER_LOGS = (
@@ -65,7 +62,7 @@ class StartForm(Form):
         self._machine = False
         self._asked: AskForm | None = None
         self.question = W.VBox([], layout=W.Layout(width="100%"))
-        self.logs = text_field("Logs", logs, LOGS)
+        self.logs = text_field("Logs", logs, HINT)
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
         self.job = text_field("Running job", running, RUNNING)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
@@ -147,17 +144,7 @@ class StartForm(Form):
 
     async def _read_uploaded(self, files: Sequence[Mapping[str, Any]]) -> View:
         """Keep the files in the case folder, under names that lead nowhere else, and read them."""
-        case_folder = Case.open(self._logs_dir).path or Path()
-        room = case_folder / "uploaded"
-        earlier = list(room.glob("*"))
-        folder = room / str(len(earlier) + 1)
-        folder.mkdir(parents=True)
-        # in a folder of its own: a second upload of the same name is another log
-        for number, file in enumerate(files, 1):
-            # a browser sends whatever name it likes: no folders, no hidden files
-            given = Path(str(file["name"])).name
-            name = STRANGE.sub("_", given).lstrip(".") or f"log{number}"
-            (folder / name).write_bytes(file["content"])
+        folder = keep_uploaded(Case.open(self._logs_dir).path or Path(), files)
         self.logs.value = str(folder)
         return await self._read(self.logs.value)
 
