@@ -56,6 +56,7 @@ _FORMS = {
     "tune": "views.tune:TuneForm",
 }
 _VIEWS = {
+    "answer": "views.answer:answer_view",
     "backend": "lab.views.course:backend_view",
     "banner": "views.banner:banner_view",
     "carriers": "views.tune:carriers_view",

@@ -30,6 +30,8 @@ VERDICTS = {
     "no_job": ("–", "no job", "none"),
 }
 """Badge of each verdict that names no cause."""
+ANCHOR = "nk-answer"
+"""Where a link to the answer leads."""
 EXAMPLE = (
     "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this"
     " machine."
@@ -74,7 +76,8 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     if is_example(case):
         example = " nk-example"
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
-    return View(sentence, el("section", body, cls=cls, data_case=case.path or ""), titled=False)
+    section = el("section", body, cls=cls, id=ANCHOR, data_case=case.path or "")
+    return View(sentence, section, titled=False)
 
 
 def _others(case: Case) -> Markup:
