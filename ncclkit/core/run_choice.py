@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from ncclkit.core.case import RUN, TEST, Case
 
+UNPRINTABLE = re.compile(r"[^ -~]")
 LONGEST_NAME = 40
 """Letters of a run's name that are shown; a case folder may come from anywhere."""
 ListRuns = Callable[[Case], list[Path]]
@@ -30,7 +32,8 @@ class RunChoice:
     def words(self) -> str:
         """``run 5, all_reduce, 14:02``; with its day where that is another one."""
         letters = self.folder.name.partition("-")[2][:LONGEST_NAME]
-        name = "".join(letter if letter.isprintable() else "?" for letter in letters)
+        # a name may hold what a terminal obeys
+        name = UNPRINTABLE.sub("?", letters)
         return f"run {self.number}, {name}, {_moment(self.folder)}"
 
 
@@ -49,18 +52,25 @@ def _moment(folder: Path) -> str:
 
 def runs_with_events(case: Case, *kinds: str) -> list[Path]:
     """Runs of this case that left events of these kinds, as `Case.of` takes them."""
+    paths = set()
+    for event in case.of(*kinds):
+        paths.add(event.path)
     names = set()
-    for path in {event.path for event in case.of(*kinds)}:
+    own = f"{case.path}/runs/"
+    for path in paths:
         place = RUN.search(path)
-        if place is not None and path.startswith(f"{case.path}/runs/"):
+        if place is not None and path.startswith(own):
             names.add(f"{place['n']}-{place['name']}")
-    return [folder for folder in case.runs() if folder.name in names]
+    return _runs_called(case, names)
 
 
 def job_runs(case: Case) -> list[Path]:
     """Runs of jobs, and looks at running ones; tests of connections are none."""
-    found = runs_with_events(case, "run.end", "worker.phase", "attach.rank")
-    return [folder for folder in found if folder.name.partition("-")[2] != TEST]
+    found = []
+    for folder in runs_with_events(case, "run.end", "worker.phase", "attach.rank"):
+        if folder.name.partition("-")[2] != TEST:
+            found.append(folder)
+    return found
 
 
 def test_runs(case: Case) -> list[Path]:
@@ -75,10 +85,20 @@ def step_runs(case: Case) -> list[Path]:
 
 def measured_runs(case: Case) -> list[Path]:
     """Runs that left a measurement."""
-    names = {row.run for row in case.measurements}
-    return [folder for folder in case.runs() if folder.name in names]
+    names = set()
+    for row in case.measurements:
+        names.add(row.run)
+    return _runs_called(case, names)
+
+
+def _runs_called(case: Case, names: set[str]) -> list[Path]:
+    found = []
+    for folder in case.runs():
+        if folder.name in names:
+            found.append(folder)
+    return found
 
 
 def choices_of(folders: Iterable[Path]) -> list[RunChoice]:
     """The choices that these folders are, the newest first."""
-    return [RunChoice(folder) for folder in reversed(list(folders))]
+    return list(map(RunChoice, reversed(list(folders))))

@@ -311,15 +311,23 @@ class RunningJob:
 def running_jobs() -> list[RunningJob]:
     """The jobs of this user on this host, the one with most ranks first."""
     own = []
+    user = os.geteuid()
     for pid in processes.parents():
-        if processes.owner(pid) == os.geteuid():
+        # root sees those of everybody
+        if processes.owner(pid) == user:
             own.append(pid)
     found = []
     for ranks in processes.jobs_of_processes(own):
-        details = snapshots.process_details(ranks[min(ranks)])
-        found.append(RunningJob(ranks, str(details["command"])))
-    found.sort(key=lambda job: (-len(job.ranks), job.process))
+        first = min(ranks)
+        details = snapshots.process_details(ranks[first])
+        command = str(details["command"])
+        found.append(RunningJob(ranks, command))
+    found.sort(key=_by_size)
     return found
+
+
+def _by_size(job: RunningJob) -> tuple[int, int]:
+    return -len(job.ranks), job.process
 
 
 def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import ipywidgets as W
 import plotly.graph_objects as go
@@ -206,16 +208,33 @@ def older_line(why: str) -> Markup:
     return el("div", el("p", why, cls="nk-bad nk-older", role="status"), cls="nk")
 
 
-def shows_runs(list_runs: Callable[..., Any], draw_run: Callable[..., View] | None = None) -> Any:
+@dataclass(frozen=True)
+class RunSource:
+    """Which runs a view can show, and how it draws one that a reader has chosen."""
+
+    list_runs: Callable[..., list[Path]]
+    draw_run: Callable[..., View]
+
+
+RUN_SOURCES: dict[Callable[..., View], RunSource] = {}
+"""View → the runs that it can show."""
+MakeView = TypeVar("MakeView", bound=Callable[..., View])
+
+
+def shows_runs(
+    list_runs: Callable[..., list[Path]], draw_run: Callable[..., View] | None = None
+) -> Callable[[MakeView], MakeView]:
     """A view that says which run it shows, and lets a reader choose another.
 
     list_runs: case → the folders of the runs that it can show, the oldest first; draw_run(case,
     folder): the view of one of them (default: of what this run alone has left in the case).
     """
 
-    def marked(view: Any) -> Any:
-        view.list_runs = list_runs
-        view.draw_run = draw_run or (lambda case, folder: view(case.run_alone(folder)))
+    def marked(view: MakeView) -> MakeView:
+        def draw_alone(case: Any, folder: Path) -> View:
+            return view(case.run_alone(folder))
+
+        RUN_SOURCES[view] = RunSource(list_runs, draw_run or draw_alone)
         return view
 
     return marked

@@ -19,7 +19,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.run_choice import RunChoice, choices_of
 from ncclkit.core.runs import Run
-from ncclkit.views._base import View, older_line, run_line, style
+from ncclkit.views._base import RUN_SOURCES, View, older_line, run_line, style
 
 RUNNING = "Older than what runs now"
 AGAIN = "run this cell again"
@@ -95,10 +95,16 @@ class Place:
     def widget(self, own: W.Widget | None) -> W.Widget | None:
         """The view in its frame; the view's `own` widget where nothing can change around it."""
         if self._frame is None:
-            said = own is not None and self.newest.run_label
-            if not said and len(self._choices) < 2 and not any(map(self.rests_on, _forms)):
+            is_named = own is not None and self.newest.run_label
+            can_choose = len(self._choices) > 1
+            if not is_named and not can_choose and not any(map(self.rests_on, _forms)):
                 return own
-            parts = [self._note, self._picker, self._label, self._room]
+            parts = [
+                self._note,
+                self._picker,
+                self._label,
+                self._room,
+            ]
             self._frame = W.VBox(parts, layout=W.Layout(width="100%"))
             self._show()
             self._take_place()
@@ -141,13 +147,13 @@ class Place:
 
     def _choices_now(self) -> list[RunChoice]:
         """The runs that can be shown here, the newest first; of a run itself that one first."""
-        list_runs = getattr(self._draw, "list_runs", None)
-        if list_runs is None or not self._args:
+        source = RUN_SOURCES.get(self._draw)
+        if source is None or not self._args:
             return []
         subject = self._args[0]
         choices = []
         for case in _case_of(subject):
-            choices += choices_of(list_runs(case))
+            choices += choices_of(source.list_runs(case))
         if isinstance(subject, Run):
             others = [choice for choice in choices if choice.folder != subject.folder]
             choices = [RunChoice(subject.folder), *others] if subject.folder.is_dir() else []
@@ -162,7 +168,7 @@ class Place:
             view = self._draw(*self._args, **self._keywords)
         else:
             case = _case_of(self._args[0])[0]
-            view = self._draw.draw_run(case, choice.folder)  # type: ignore[attr-defined]
+            view = RUN_SOURCES[self._draw].draw_run(case, choice.folder)
         self._put(view, [choice])
 
     def _put(self, view: View, shown: list[RunChoice]) -> None:
@@ -175,11 +181,15 @@ class Place:
 
     def _name_run(self, shown: list[RunChoice]) -> None:
         """Say which run it is, and offer the others."""
-        self.newest.run_label = shown[0].words if shown else ""
-        several = len(self._choices) > 1
-        self._picker.layout.display = "" if several else "none"
-        self._label.value = "" if several else style() + run_line(self.newest.run_label)
-        if several:
+        self.newest.run_label = ""
+        if shown:
+            self.newest.run_label = shown[0].words
+        # what the picker says is not said twice
+        self._label.value = style() + run_line(self.newest.run_label)
+        self._picker.layout.display = "none"
+        if len(self._choices) > 1:
+            self._label.value = ""
+            self._picker.layout.display = ""
             options = [(choice.words, choice) for choice in self._choices]
             # nobody has picked anything here
             self._picker.unobserve(self._chosen, "value")

@@ -50,9 +50,21 @@ class JobSpecForm(Form):
         self._python, self._paths = python, paths
         look: dict[str, Any] = {"style": {"description_width": "11em"}}
         self.workers = W.BoundedIntText(workers, 0, 4096, description="Workers of a rank", **look)
-        size = format_bytes(dataset) if dataset else ""
-        self.dataset = text_field("Dataset of a rank", size, "such as 40GB; empty is none", **look)
-        self.job = text_field("Nodes to read", job, "-N 2 -p gpu, by a small batch job", **look)
+        size = ""
+        if dataset:
+            size = str(dataset)
+        self.dataset = text_field(
+            "Dataset of a rank",
+            size,
+            "bytes, such as 40GB; empty is none",
+            **look,
+        )
+        self.job = text_field(
+            "Nodes to read",
+            job,
+            "-N 2 -p gpu, by a small batch job",
+            **look,
+        )
         self.job.disabled = not scheduler.is_login_node()
         self._judged = self._named()
         start = W.Button(description="Judge for these", icon="check", button_style="primary")
@@ -76,9 +88,12 @@ class JobSpecForm(Form):
             await submit.inspect(self._case, self._python, self._paths, self._nodes())
         spec = {"workers": self.workers.value, "dataset": size}
         # the cells below hold this very case
-        self._machines.become(set_job_spec(self._case, spec).hosts_only())
+        facts = set_job_spec(self._case, spec)
+        self._machines.become(facts.hosts_only())
         self._judged = named
-        data = f"{format_bytes(size)} of data" if size else "no data kept in memory"
+        data = "no data kept in memory"
+        if size:
+            data = f"{format_bytes(size)} of data"
         workers = plural(self.workers.value, "worker")
         return View(f"Judged for {workers} and {data} in each rank", Markup(""))
 

@@ -296,7 +296,15 @@ def _run_of(case: Case, folder: Path) -> Run:
     return reread(case, folder, read_plan(plan))
 
 
-@shows_runs(measured_runs, lambda case, folder: curve_view(_run_of(case, folder)))
+def _curve_of(case: Case, folder: Path) -> View:
+    return curve_view(_run_of(case, folder))
+
+
+def _measurements_of(case: Case, folder: Path) -> View:
+    return measurements_view(_run_of(case, folder))
+
+
+@shows_runs(measured_runs, _curve_of)
 def curve_view(run: Run) -> Chart:
     """Bandwidth against message size, with the expectation drawn.
 
@@ -334,7 +342,7 @@ def curve_view(run: Run) -> Chart:
     return Chart(with_baseline(figure, curve), caption)
 
 
-@shows_runs(measured_runs, lambda case, folder: measurements_view(_run_of(case, folder)))
+@shows_runs(measured_runs, _measurements_of)
 def measurements_view(source: Any) -> View:
     """Size, times and bandwidths, one row per measurement.
 
