@@ -484,21 +484,10 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     for counts in book.counts.values():
         shared &= counts
     rests = {rank: counts - shared for rank, counts in book.counts.items()}
-    owners: dict[Call, set[int]] = defaultdict(set)
-    for rank, rest in rests.items():
-        for call in rest:
-            owners[call].add(rank)
-    if not owners:
-        return None
-    # of equals the same one each time, whatever the order of the files
-    usual = max(owners, key=lambda call: (len(owners[call]), call))
-    first = {}
-    for rank, rest in rests.items():
-        first[rank] = usual if usual in rest else min(rest, default=None)
-    if not all(len({first[rank] for rank in made}) == 1 for made in owners.values()):
-        # both sides made one call, so a line is lost or one side is ahead
-        first = {rank: usual if usual in rest else None for rank, rest in rests.items()}
+    first = _first_calls(rests)
     called = {rank: call for rank, call in first.items() if call is not None}
+    if not called:
+        return None
     differs = len(set(called.values())) > 1
     came = {rank: sum(counts.values()) for rank, counts in book.counts.items()}
     (call, most), *others = sides(called if differs else first, came)
@@ -516,6 +505,29 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     return Disagreement(
         name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines)
     )
+
+
+def _first_calls(rests: Mapping[int, Counter[Call]]) -> dict[int, Call | None]:
+    """Rank → the call of its own that stands for what the ranks do not share, None for none."""
+    owners: dict[Call, set[int]] = defaultdict(set)
+    for rank, rest in rests.items():
+        for call in rest:
+            owners[call].add(rank)
+    if not owners:
+        return {}
+    # of equals the same one each time, whatever the order of the files
+    usual = max(owners, key=lambda call: (len(owners[call]), call))
+    first: dict[int, Call | None] = {}
+    for rank, rest in rests.items():
+        if usual in rest:
+            first[rank] = usual
+        else:
+            first[rank] = min(rest, default=None)
+    for made in owners.values():
+        # both sides made one call, so a line is lost or one side is ahead
+        if len({first[rank] for rank in made}) > 1:
+            return {rank: usual if usual in rest else None for rank, rest in rests.items()}
+    return first
 
 
 def _field(one: Call, other: Call) -> str:

@@ -47,11 +47,12 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     or else the whole job, has that number, or to the only one that is named at all.  Both are empty
     where nothing shows it.
     """
-    kinds = ("c10d.status", "c10d.timeout")
     lines = []
-    for e in events:
-        if e.kind in kinds and (e.kind == kinds[0] or e.data.seq is not None):
-            lines.append(e)
+    for event in events:
+        if event.kind == "c10d.status":
+            lines.append(event)
+        elif event.kind == "c10d.timeout" and event.data.seq is not None:
+            lines.append(event)
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
     descs: dict[str, str] = {}
     for event in lines:
@@ -68,11 +69,10 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     for event in lines:
         if op_of(event).upper() in PAIRED:
             pairs.add((event.rank, event.data.seq))
-    status = [e for e in lines if e.kind == "c10d.status"]
     apart = set()
-    for e in status:
-        if (e.rank, e.data.seq) in pairs:
-            apart.add((e.rank, e.data.pg))
+    for event in lines:
+        if event.kind == "c10d.status" and (event.rank, event.data.seq) in pairs:
+            apart.add((event.rank, event.data.pg))
     every = set(descs)
     found = []
     for event in lines:
@@ -80,10 +80,11 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
         if event.kind == "c10d.status" and (event.rank, event.data.pg) in apart:
             continue  # it counts sends and receives, which have numbers of their own
         names = own.get((event.rank, seq)) or own.get((None, seq)) or every
-        known = ""
+        name = ""
         if event.data.pg or event.data.desc:
-            known = str(event.data.pg)
-        name = known or (next(iter(names)) if len(names) == 1 else "")
+            name = str(event.data.pg)
+        if not name and len(names) == 1:
+            name = next(iter(names))
         found.append((event, name, descs.get(name, "")))
     return found
 

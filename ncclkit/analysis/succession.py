@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from ncclkit.core.model import Event
+
+Place = TypeVar("Place", int, float)
+"""The number of a line, or a time."""
 
 
 def is_later(one: Event, two: Event) -> bool:
@@ -29,16 +33,13 @@ class Span:
         first_time: dict[str, float] = {}
         last_time: dict[str, float] = {}
         for event in events:
-            path, line, time = event.path, event.line, event.time
-            self._first_line[path] = min(line, self._first_line.get(path, line))
-            self._last_line[path] = max(line, self._last_line.get(path, line))
-            if time is not None:
-                first_time[path] = min(time, first_time.get(path, time))
-                last_time[path] = max(time, last_time.get(path, time))
+            _widen(self._first_line, self._last_line, event.path, event.line)
+            if event.time is not None:
+                _widen(first_time, last_time, event.path, event.time)
         # two files are enough: times count only between files, so at most one of them is the
         # event's own
-        self._earliest = sorted((time, path) for path, time in first_time.items())[:2]
-        self._latest = sorted((time, path) for path, time in last_time.items())[-2:]
+        self._earliest = _times_and_paths(first_time)[:2]
+        self._latest = _times_and_paths(last_time)[-2:]
 
     def ends_after(self, event: Event) -> bool:
         """Whether any of the events `is_later` than this one."""
@@ -57,3 +58,13 @@ class Span:
         return now is not None and any(
             time < now and path != event.path for time, path in self._earliest
         )
+
+
+def _widen(first: dict[str, Place], last: dict[str, Place], path: str, place: Place) -> None:
+    """Let the stretch of a file reach to this place."""
+    first[path] = min(place, first.get(path, place))
+    last[path] = max(place, last.get(path, place))
+
+
+def _times_and_paths(time_of_path: dict[str, float]) -> list[tuple[float, str]]:
+    return sorted((time, path) for path, time in time_of_path.items())

@@ -219,23 +219,39 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
 
     They are the same two or more ranks, all that are known.
     """
+    members = set(rank_states(case).members)
+    if len(members) < 2:
+        return {}
+    whole = {}
+    for call, events in _calls_begun(case).items():
+        # a rank that is missing would be the reason by itself
+        if set(ranks_in(events)) == members:
+            whole[call] = events
+    calls_of_name = Counter(name for name, _ in whole)
+    found = {}
+    for (name, _), events in whole.items():
+        # a group of which two calls seem to run at once is several groups of one name
+        if calls_of_name[name] == 1:
+            found[name] = events
+    return found
+
+
+def _calls_begun(case: Case) -> dict[tuple[str, object], list[Event]]:
+    """Group and number of a collective → the lines by which a rank is in it."""
     calls: dict[tuple[str, object], list[Event]] = {}
     for event, group, desc in grouped(case.events):
-        if event.kind == "c10d.timeout" and (group or desc):
-            calls.setdefault((desc or group, event.data.seq), []).append(event)
+        name = desc or group
+        if event.kind == "c10d.timeout" and name:
+            lines = calls.setdefault((name, event.data.seq), [])
+            lines.append(event)
     for event in case.of(FlightEntry):
-        if event.data.state == "started" and event.data.peer is None and event.data.group:
-            name = str(event.data.desc or event.data.group)
-            calls.setdefault((name, event.data.seq), []).append(event)
-    members = set(rank_states(case).members)
-    whole = {}
-    for call, events in calls.items():
-        # a rank that is missing would be the reason by itself
-        if len(members) > 1 and {*ranks_in(events)} == members:
-            whole[call] = events
-    names = Counter(name for name, _ in whole)
-    # a group of which two calls seem to run at once is several groups of one name
-    return {name: events for (name, _), events in whole.items() if names[name] == 1}
+        entry = event.data
+        is_collective = entry.peer is None and bool(entry.group)
+        if entry.state == "started" and is_collective:
+            name = str(entry.desc or entry.group)
+            lines = calls.setdefault((name, entry.seq), [])
+            lines.append(event)
+    return calls
 
 
 def _two_groups(case: Case) -> Finding | None:

@@ -22,7 +22,7 @@ Read more
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.network_devices import channels, link_layers, rdma_devices
@@ -46,7 +46,7 @@ from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dTimeout, KernelLink, NcclDestroy, NcclInfo
-from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_config"
 explains = (
@@ -203,28 +203,15 @@ def _different_ports(case: Case) -> Finding | None:
     """
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}
-    # a host with InfiniBand and one with Ethernet cannot join their n-th ports
-    layers = {host: link_layers(devices) for host, devices in lists.items()}
-    if (
-        len(lists) < 2
-        # hosts may differ in cards and work
-        or case.of("progress", "job.done")
-        or not (failed(case) or family(case, "ib_completion"))
-    ):
+    if len(lists) < 2:
         return None
-    ends: dict[tuple[int, int], dict[str, set[str]]] = {}
-    for event, device, _ in channels(case):
-        pair = ends.setdefault((event.data.src, event.data.dst), {})
-        pair.setdefault(event.host, set()).update(link_layers([device]))
-    crossed = []
-    for e, _, _ in channels(case):
-        if len(set(map(frozenset, ends[e.data.src, e.data.dst].values()))) > 1:
-            crossed.append(e)
-    unequal = (
-        len({frozenset(found) for found in layers.values()}) > 1
-        or len({len(d) for d in lists.values()}) > 1
-    )
-    if not crossed and not unequal:
+    # hosts may differ in cards and work
+    if case.of("progress", "job.done"):
+        return None
+    if not failed(case) and not family(case, "ib_completion"):
+        return None
+    crossed = _crossed_channels(case)
+    if not crossed and not _offer_unlike(lists.values()):
         return None
     parts = []
     for host, devices in sorted(lists.items()):
@@ -247,6 +234,32 @@ SAME_PORTS = Advice(
     check="The 'NET/IB : Using' lines of all hosts list the same kinds of ports.",
     risk="Ports that are left out carry no traffic.",
 )
+
+
+def _crossed_channels(case: Case) -> list[Event]:
+    """Lines of channels whose two ends are ports of unlike link layers."""
+    ends: dict[tuple[int, int], dict[str, set[str]]] = {}
+    for event, device, _ in channels(case):
+        hosts = ends.setdefault((event.data.src, event.data.dst), {})
+        layers = hosts.setdefault(event.host, set())
+        layers.update(link_layers([device]))
+    crossed = []
+    for event, _, _ in channels(case):
+        hosts = ends[event.data.src, event.data.dst]
+        if len(set(map(frozenset, hosts.values()))) > 1:
+            crossed.append(event)
+    return crossed
+
+
+def _offer_unlike(lists: Iterable[list[str]]) -> bool:
+    """Whether hosts differ in link layers or in how many ports they have."""
+    layers = set()
+    counts = set()
+    for devices in lists:
+        # a host with InfiniBand and one with Ethernet cannot join their n-th ports
+        layers.add(frozenset(link_layers(devices)))
+        counts.add(len(devices))
+    return len(layers) > 1 or len(counts) > 1
 
 
 def _setup_failed(case: Case) -> Finding | None:

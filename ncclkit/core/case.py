@@ -418,17 +418,23 @@ class Case:
         runs = {}
         for path in {event.path for event in self.events}:
             runs[path] = RUN.search(path)
-        places = [(event, runs[event.path]) for event in self.events]
-        marks = ("run.end", "worker.phase", "connect.host", "attach.rank")
         # logs of others may lie in a folder that is called runs/, too: only what our own runs
         # leave counts
-        ours = {m["runs"] for event, m in places if m and event.kind in marks}
+        ours = set()
+        for event in self.of("run.end", "worker.phase", "connect.host", "attach.rank"):
+            run = runs[event.path]
+            if run:
+                ours.add(run["runs"])
         # each of several case folders has a last run of its own
         last: dict[tuple[str, bool], int] = {}
-        for m in (m for _, m in places if m and m["runs"] in ours):
-            kind = m["runs"], m["name"] == TEST
-            last[kind] = max(last.get(kind, 0), int(m["n"]))
-        jobs = {str(number) for (_, test), number in last.items() if not test}
+        for run in runs.values():
+            if run and run["runs"] in ours:
+                kind = run["runs"], run["name"] == TEST
+                last[kind] = max(last.get(kind, 0), int(run["n"]))
+        jobs = set()
+        for (_, is_test), number in last.items():
+            if not is_test:
+                jobs.add(str(number))
 
         def tried(event: Event) -> bool:
             """Whether an experiment is about a last run, or about no run of ours."""
@@ -442,12 +448,14 @@ class Case:
                 and event.kind.startswith("connect.") == test
             )
 
-        # what is of no run of ours (logs of the user) has no later run that could replace it
-        events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         kept_events = []
-        for e in events:
-            if not e.kind.startswith("experiment.") or tried(e):
-                kept_events.append(e)
+        for event in self.events:
+            run = runs[event.path]
+            # what is of no run of ours (logs of the user) has no later run that could replace it
+            if run and run["runs"] in ours and not current(event, run):
+                continue
+            if not event.kind.startswith("experiment.") or tried(event):
+                kept_events.append(event)
         return kept_events
 
     def hosts_only(self) -> Case:

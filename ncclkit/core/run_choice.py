@@ -50,6 +50,11 @@ def _moment(folder: Path) -> str:
     return "folder gone"
 
 
+def is_numbered(folder: Path) -> bool:
+    """Whether this is the folder of a run of a case, such as ``5-all_reduce``."""
+    return folder.is_dir() and folder.name.partition("-")[0].isdecimal()
+
+
 def runs_with_events(case: Case, *kinds: str) -> list[Path]:
     """Runs of this case that left events of these kinds, as `Case.of` takes them."""
     paths = set()

@@ -234,13 +234,19 @@ async def _once(
         unmeasured = watch.why_no_step()
     reading = evidence.read([folder])
     traces = sorted(folder.glob("trace_rank*.json"))
-    events = [*reading.events, *(_traced(path, number) for number, path in enumerate(traces))]
+    events = list(reading.events)
+    for number, path in enumerate(traces):
+        events.append(_traced(path, number))
     case.add(events)
-    case.inputs += [row for row in reading.inputs if row not in case.inputs]
+    for row in reading.inputs:
+        if row not in case.inputs:
+            case.inputs.append(row)
     case.save()
+    why = str(ended["reason"])
     made_none = not any(event.kind == "step.rank" for event in events)
-    why = [str(ended["reason"]), *[unmeasured] * (made_none and bool(unmeasured))]
-    return folder, "; ".join(why), events
+    if made_none and unmeasured:
+        why = f"{why}; {unmeasured}"
+    return folder, why, events
 
 
 async def _watched(

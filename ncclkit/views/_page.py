@@ -17,7 +17,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.run_choice import RunChoice, choices_of
+from ncclkit.core.run_choice import RunChoice, choices_of, is_numbered
 from ncclkit.core.runs import Run
 from ncclkit.views._base import RUN_SOURCES, View, older_line, run_line, style
 
@@ -155,8 +155,10 @@ class Place:
         for case in _case_of(subject):
             choices += choices_of(source.list_runs(case))
         if isinstance(subject, Run):
+            if not is_numbered(subject.folder):
+                return []
             others = [choice for choice in choices if choice.folder != subject.folder]
-            choices = [RunChoice(subject.folder), *others] if subject.folder.is_dir() else []
+            return [RunChoice(subject.folder), *others]
         return choices
 
     def _chosen(self, _change: Mapping[str, Any]) -> None:

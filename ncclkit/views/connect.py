@@ -72,8 +72,13 @@ def _heatmap(
     Slow paths are framed, and each fault has a mark of its own.
     """
     slowness = found.slowness
-    cells: list[list[float | None]] = [[None] * len(places) for _ in places]
-    kinds: dict[str, list[tuple[int, int]]] = {kind: [] for kind in (SLOW, *FAULTS.values())}
+    cells: list[list[float | None]] = []
+    for _ in places:
+        cells.append([None] * len(places))
+    # in this order, so that a fault keeps its mark from one page to the next
+    kinds: dict[str, list[tuple[int, int]]] = {}
+    for kind in (SLOW, *FAULTS.values()):
+        kinds[kind] = []
     for link in links:
         row = places[link.src]
         column = places[link.dst]

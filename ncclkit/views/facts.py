@@ -386,25 +386,35 @@ def known_table(facts: Sequence[Fact]) -> Markup:
     hosts = len(known_hosts(facts)) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
-        groups = list(values.values())
-        # where not all are shown, those of most hosts are
-        if len(groups) > EACH:
-            groups.sort(key=len, reverse=True)
-        for group in groups[:EACH]:
-            first = group[0]
-            shown = value(quantity(first.value, first.unit))
-            rows.append((_name(name, group), _where(name, group, hosts), shown))
-        rest = groups[EACH:]
-        if rest:
-            others = list(chain.from_iterable(rest))
-            words = f"{len(rest):,} other values"
-            rows.append((code(name), _where(name, others, hosts), words))
+        rows += _rows_of_values(name, list(values.values()), hosts)
     what = "Fact, and where it was read"
     # of one host and no device there is no place to tell
     if not any(place for _, place, _ in rows):
         return table((what, "Value"), [(name, shown) for name, _, shown in rows])
     placed = [(name, place or "–", shown) for name, place, shown in rows]
     return table((what, "Of", "Value"), placed)
+
+
+def _rows_of_values(
+    name: str, groups: list[list[Fact]], hosts: bool
+) -> list[tuple[Markup, str, object]]:
+    """A row for each value of one fact; each group holds the facts that agree on it."""
+    # where not all are shown, those of most hosts are
+    if len(groups) > EACH:
+        groups.sort(key=len, reverse=True)
+    rows: list[tuple[Markup, str, object]] = []
+    for group in groups[:EACH]:
+        first = group[0]
+        shown = value(quantity(first.value, first.unit))
+        where = _where(name, group, hosts)
+        rows.append((_name(name, group), where, shown))
+    rest = groups[EACH:]
+    if rest:
+        others = list(chain.from_iterable(rest))
+        where = _where(name, others, hosts)
+        words = f"{len(rest):,} other values"
+        rows.append((code(name), where, words))
+    return rows
 
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:

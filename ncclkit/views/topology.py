@@ -285,7 +285,7 @@ UNIT = 84
 """Pixels of one unit of height."""
 NODE_BOX = "rgba(128,128,128,.12)"
 
-T = TypeVar("T")
+Device = TypeVar("Device")
 Point = tuple[float | None, float | None]
 
 
@@ -354,16 +354,19 @@ def _layout_of(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     A NIC stands below the GPU that is closest to it.
     """
     closest = machine.nearest()
-    homes = {nic.name: _home_of(nic, machine, closest) for nic in machine.nics}
+    homes: dict[str, int | None] = {}
+    for nic in machine.nics:
+        homes[nic.name] = _home_of(nic, machine, closest)
     present = {*machine.gpus.values(), *homes.values()}
+    # what has no known node stands last
     nodes = sorted(present, key=lambda node: (node is None, node or 0))
     gpus: dict[int, float] = {}
     nics: dict[str, float] = {}
     boxes: dict[int | None, tuple[float, float]] = {}
     left = 0.0
     for node in nodes:
-        upper = [gpu for gpu, home in machine.gpus.items() if home == node]
-        lower = [nic for nic, home in homes.items() if home == node]
+        upper = _at_home(machine.gpus, node)
+        lower = _at_home(homes, node)
         lower.sort(key=lambda nic: _place_below(nic, upper, machine))
         # a node with NICs alone still takes a column
         width = max(len(upper), len(lower), 1)
@@ -372,6 +375,15 @@ def _layout_of(machine: MachineLinks, name: str, base: float) -> MachineLayout:
         nics.update(_spread(lower, left, width))
         left += width + GAP
     return MachineLayout(machine, name, base, gpus, nics, boxes)
+
+
+def _at_home(homes: Mapping[Device, int | None], node: int | None) -> list[Device]:
+    """The devices of one NUMA node."""
+    found = []
+    for device, home in homes.items():
+        if home == node:
+            found.append(device)
+    return found
 
 
 def _home_of(
@@ -403,7 +415,7 @@ def _place_below(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[
     return 1, 0
 
 
-def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
+def _spread(names: Sequence[Device], left: float, width: int) -> dict[Device, float]:
     if not names:
         return {}
     step = width / len(names)

@@ -40,7 +40,8 @@ def measure_group(torch, job, ranks, size, group=None):
     dist, device = job.dist, job.device
     base = (torch.arange(max(1, size // 4), device=device) % 251 + 1).to(torch.float32)
     weights = [1 + place % 16 for place in range(len(ranks))]
-    given, small = base * weights[ranks.index(job.rank)], torch.ones(2, device=device)
+    given = base * weights[ranks.index(job.rank)]
+    small = torch.ones(2, device=device)
 
     def call(message=given):
         job.before_group(ranks)
@@ -56,16 +57,25 @@ def measure_group(torch, job, ranks, size, group=None):
         repeats, echoes = REPEATS, ECHOES
     else:
         repeats, echoes = 0, 1
-    times = [first.item(), *(seconds_of(torch, device, call) for _ in range(repeats))]
-    latency = (
-        seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
-    )
+    times = [first.item()]
+    for _ in range(repeats):
+        seconds = seconds_of(torch, device, call)
+        times.append(seconds)
+
+    def call_often():
+        for _ in range(echoes):
+            call(small.zero_())
+
+    latency = seconds_of(torch, device, call_often) / echoes
     own = torch.tensor([latency, min(times), float(wrong)], dtype=torch.float64, device=device)
     dist.all_reduce(own, op=dist.ReduceOp.MAX, group=group)
     latency, seconds, wrong = own.tolist()
-    busbw = 2 * (len(ranks) - 1) / len(ranks) * given.numel() * 4 / seconds / 1e9
+    busbw = None
+    if len(ranks) > 1:
+        sent = given.numel() * given.element_size()
+        busbw = 2 * (len(ranks) - 1) / len(ranks) * sent / seconds / 1e9
     return {
-        "busbw": busbw if len(ranks) > 1 else None,
+        "busbw": busbw,
         "latency_us": latency * 1e6,
         "wrong": int(wrong),
     }

@@ -243,36 +243,58 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
     held = {rank: calls for rank, calls in group.calls.items() if len(calls)}
     if len(held) < max(2, len(group.members)):
         return None
-    kinds = {rank: group.sources[rank].kinds for rank in held}
-    if not any(kind.op.startswith("all_to_all") for kind in chain.from_iterable(kinds.values())):
+    if not any(map(_exchanges, chain.from_iterable(group.sources[rank].kinds for rank in held))):
         return None
     low = max(calls.seqs[0] for calls in held.values())
     high = min(calls.seqs[-1] for calls in held.values())
     # a number that is far from the others must not be counted up to
     fewest = min(held.values(), key=len)
-    for seq in (seq for seq in fewest.seqs if low <= seq <= high):
-        places = {rank: calls.at(seq) for rank, calls in held.items()}
-        calls = {
-            rank: kinds[rank][held[rank].kinds[at]] for rank, at in places.items() if at is not None
-        }
-        if len(calls) == len(held) and all(
-            kind.op.startswith("all_to_all") for kind in calls.values()
-        ):
-            sent, taken = (
-                [getattr(kind, side).total for kind in calls.values()]
-                for side in ("inputs", "outputs")
-            )
-            pairs = _unequal_pairs(
-                group, {rank: at for rank, at in places.items() if at is not None}
-            )
-            if pairs or None not in sent + taken and sum(sent) != sum(taken):
-                odd = outlying_splits(
-                    dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs
-                )
-                return _splits_of_group(
-                    group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd
-                )
+    for seq in fewest.seqs:
+        if low <= seq <= high:
+            found = _splits_of_call(group, held, seq)
+            if found is not None:
+                return found
     return None
+
+
+def _exchanges(kind: Kind) -> bool:
+    return kind.op.startswith("all_to_all")
+
+
+def _splits_of_call(
+    group: Group, held: Mapping[int, Calls], seq: int
+) -> tuple[Data, list[str], list[int]] | None:
+    """The same for one number; None where not all ranks exchange there."""
+    places: dict[int, int] = {}
+    totals: dict[int, tuple[Any, Any]] = {}
+    op = ""
+    for rank, calls in held.items():
+        place = calls.at(seq)
+        if place is None:
+            return None
+        kind = group.sources[rank].kinds[calls.kinds[place]]
+        if not _exchanges(kind):
+            return None
+        op = op or kind.op
+        places[rank] = place
+        totals[rank] = (kind.inputs.total, kind.outputs.total)
+    pairs = _unequal_pairs(group, places)
+    sums = _sums_of_totals(totals.values())
+    if pairs or sums[0] != sums[1]:
+        odd = outlying_splits(totals, pairs)
+        return _splits_of_group(group, seq, op, sums, pairs, odd)
+    return None
+
+
+def _sums_of_totals(totals: Iterable[tuple[Any, Any]]) -> tuple[int, int]:
+    """Elements that all ranks send and take; two zeros where one of them is not known."""
+    all_sent, all_taken = 0, 0
+    for sent, taken in totals:
+        if sent is None or taken is None:
+            return 0, 0
+        all_sent += sent
+        all_taken += taken
+    return all_sent, all_taken
 
 
 def _unequal_pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
@@ -282,16 +304,19 @@ def _unequal_pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     """
     size = len(group.members)
     found = []
-    details = {rank: group.calls[rank].details.get(at) for rank, at in places.items()}
-    per_peer = {
-        rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)
-    }
+    per_peer = {}
+    for rank, place in places.items():
+        details = group.calls[rank].details.get(place)
+        if details and len(details.sends) == size == len(details.receives):
+            per_peer[rank] = details
     if size < 2 or len(per_peer) < size:
         return []
-    for i, source in enumerate(group.members):
-        for j, target in enumerate(group.members):
-            sent, expected = per_peer[source].sends[j], per_peer[target].receives[i]
-            found += [[source, target, sent, expected]] if sent != expected else []
+    for own_place, source in enumerate(group.members):
+        for place, target in enumerate(group.members):
+            sent = per_peer[source].sends[place]
+            expected = per_peer[target].receives[own_place]
+            if sent != expected:
+                found.append([source, target, sent, expected])
     return found
 
 

@@ -68,7 +68,11 @@ class Group:
 
     def waits(self) -> dict[int, int]:
         """rank → the sequence number of the first call that it still waits for."""
-        return {rank: c.seqs[c.waiting] for rank, c in self.calls.items() if c.waiting is not None}
+        found = {}
+        for rank, calls in self.calls.items():
+            if calls.waiting is not None:
+                found[rank] = calls.seqs[calls.waiting]
+        return found
 
 
 def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
@@ -81,28 +85,39 @@ def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     for dump in dumps:
         if dump.rank is not None:
             by_rank.setdefault(dump.rank, []).append(dump)
-    newest = {rank: max(found, key=_time_of_newest) for rank, found in sorted(by_rank.items())}
-    made: dict[tuple[GroupKey, Members], Group] = {}
-    spoken = {
-        (key, ranks)
-        for found in by_rank.values()
-        for dump in found
-        for key, ranks in dump.members.items()
-    }
-    known: dict[GroupKey, list[Members]] = {}
-    for key, ranks in sorted(spoken):
-        known.setdefault(key, []).extend([ranks] if ranks else [])
+    newest = {}
     for rank, found in sorted(by_rank.items()):
+        newest[rank] = max(found, key=_time_of_newest)
+    known = _known_members(by_rank)
+    made: dict[tuple[GroupKey, Members], Group] = {}
+    for rank, found in sorted(by_rank.items()):
+        # the newest comes last, so that its calls stay
         for dump in sorted(found, key=_time_of_newest):
             for key in dict.fromkeys((*dump.collectives, *dump.pairs)):
                 members = _members_of_group(dump, key, rank, known)
-                group = made.setdefault((key, members), Group(key[0] or "0", key[1], [], newest))
+                name, desc = key
+                group = made.setdefault((key, members), Group(name or "0", desc, [], newest))
                 group.sources[rank] = dump
                 group.calls[rank] = dump.collectives.get(key, Calls())
                 group.pairs[rank] = dump.pairs.get(key, Calls())
     for (key, members), group in made.items():
-        group.members = sorted({*(members or _unnamed_members(key, newest, world)), *group.sources})
+        named = members or _unnamed_members(key, newest, world)
+        group.members = sorted({*named, *group.sources})
     return list(made.values())
+
+
+def _known_members(by_rank: Mapping[int, list[Dump]]) -> dict[GroupKey, list[Members]]:
+    """Group → every list of members that some dump says of it, in order."""
+    spoken: set[tuple[GroupKey, Members]] = set()
+    for found in by_rank.values():
+        for dump in found:
+            spoken.update(dump.members.items())
+    known: dict[GroupKey, list[Members]] = {}
+    for key, ranks in sorted(spoken):
+        lists = known.setdefault(key, [])
+        if ranks:
+            lists.append(ranks)
+    return known
 
 
 def _time_of_newest(dump: Dump) -> tuple[int, str]:
@@ -181,12 +196,16 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
     """
     last, lost = _last_sequences(group)
     older = _older_dumps(group, last)
-    last = {rank: reached for rank, reached in last.items() if rank not in older}
-    waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
+    for rank in older:
+        last.pop(rank, None)
     if not last:
         return
+    waits = {}
+    for rank, place in group.waits().items():
+        if rank in last:
+            waits[rank] = place
     least = min(last.values())
-    seq = min((seq for seq in waits.values() if seq <= least), default=None)
+    seq = min((place for place in waits.values() if place <= least), default=None)
     inside = [rank for rank, place in waits.items() if place == seq]
     entered = [rank for rank, reached in last.items() if reached >= 0]
     if len(set(last.values())) > 1 and 2 * len(inside) <= len(last):
