@@ -14,7 +14,7 @@ READY := .venv/.installed
 SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
 # Collecting all tests takes longer than finding the files that hold one of these.
 SERIAL = $$(grep -rl --include='test_*.py' 'mark\.serial' tests)
-QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow"
+QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow and not long"
 MADE_FROM := .venv/.made-from
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 

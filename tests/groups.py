@@ -59,12 +59,16 @@ LONG = (
     "causes/test_sizes.py",
     "cli/test_exam.py",
     "cli/test_one_answer.py",
+    "cli/test_page.py",
+    "cli/test_streams.py",
+    "evidence/test_frames.py",
     "evidence/test_fuzz.py",
     "hostile/test_drivers.py",
     "hostile/test_growth.py",
     "hostile/test_memory.py",
     "hostile/test_patterns.py",
     "hostile/test_rendezvous.py",
+    "hostile/test_secrets.py",
     "hostile/test_swap.py",
     "hostile/test_words.py",
     "live/test_attach_jobs.py",
@@ -90,14 +94,17 @@ LONG = (
 What they try is tried by a quicker test, too: the command starts and judges jobs
 (`cli/test_cli.py`), a browser goes from a paste to a report (`browser/test_start.py`).
 """
-STORY = re.compile(r"\d_\w+")
-"""How the groups of the five stories are called; each report of one takes a minute."""
+LONG_REPORT = re.compile(r"\d_\w+|0[1245]_\w+")
+"""How the groups of notebooks are called whose reports wait for jobs of their own.
+
+`make test` makes those of guided (a machine), 03_logs (a job that ended) and 00_start_here.
+"""
 
 
 def is_long(nodeid: str) -> bool:
-    """Whether a test is left to `make test-all`: of a long file, or of the report of a story."""
+    """Whether a test is left to `make test-all`: of a long file, or of a long report."""
     file = nodeid.partition("::")[0].removeprefix("tests/")
-    return file in LONG or bool(STORY.fullmatch(group(nodeid)))
+    return file in LONG or bool(LONG_REPORT.fullmatch(group(nodeid)))
 
 
 APART = (

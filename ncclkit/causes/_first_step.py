@@ -77,7 +77,7 @@ class JudgedLogs:
 
 def step_about_finding(finding: Finding, diagnosis: Diagnosis, logs: JudgedLogs) -> FirstStep:
     """The experiment where only the symptom fits, else the first advice."""
-    if finding.next and (finding.experiment_first or not finding.advice):
+    if finding.next and _needs_experiment(finding, diagnosis):
         return _experiment_step(finding, finding.next.question, diagnosis, logs)
     read_page = f"ncclkit causes {finding.cause}"
     if not finding.advice:
@@ -87,6 +87,13 @@ def step_about_finding(finding: Finding, diagnosis: Diagnosis, logs: JudgedLogs)
     if not command and first.change:
         command = logs.check_command()
     return FirstStep(first.do, command or read_page)
+
+
+def _needs_experiment(finding: Finding, diagnosis: Diagnosis) -> bool:
+    if not finding.advice:
+        return True
+    # of hosts alone there is no job that could be run again
+    return finding.experiment_first and diagnosis.job_seen
 
 
 def _experiment_step(

@@ -379,13 +379,11 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
     if pressure is None:
         waits = ""
     else:
-        waits = f", and some process waited for a core {pressure:.0f} % of the time"
-    say = (
-        f"{load:.3g} processes want one of {plural(int(cores), 'CPU core')} (load){waits}; ranks"
-        " would wait, too, and "
-    )
+        waits = f", and some waited {pressure:.0f} % of the time"
+    own = plural(int(cores), "CPU core")
+    say = f"{load:.3g} processes want its {own}{waits}; ranks would wait too"
     facts = [host.fact("cpu.load"), host.fact("cpu.pressure")]
-    yield Risk(f"{say}no test shows what this host can do", facts, OTHERS[0])
+    yield Risk(say, facts, OTHERS[0])
 
 
 def shared_cores(case: Case) -> Finding | None:

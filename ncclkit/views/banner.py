@@ -62,7 +62,8 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         else "",
         _others(case),
         _head(known, diagnosis),
-        el("p", sentence, cls="nk-say"),
+        # the strip holds what was counted
+        el("p", sentence.replace(f" ({diagnosis.checks})", ""), cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
