@@ -161,7 +161,7 @@ def _names_like(name: str) -> list[str]:
     for door, places in (("nk", _VERBS), ("nk.form", _FORMS), ("nk.show", _VIEWS)):
         for known in places:
             doors.setdefault(known, []).append(f"{door}.{known}")
-    # the functions behind the doors are called banner_view and tune_form
+    # the functions behind nk.show are called banner_view
     short = name.removesuffix("_view").removesuffix("_form")
     found = []
     for known in difflib.get_close_matches(short, doors, 1):

@@ -232,7 +232,7 @@ def inside(event: Event, *names: str) -> bool:
 
 
 @once
-def exchanges(case: Case) -> list[Event]:
+def stacks_in_all_to_all(case: Case) -> list[Event]:
     """Stacks and tracebacks of ranks that stood in an all_to_all.
 
     Its sizes may differ between ranks by design.

@@ -158,7 +158,7 @@ def _starved_ranks(case: Case) -> Finding | None:
         pick(starved, warned, waiting, limit=5),
         ranks=ranks,
         hosts=name_hosts(starved),
-        advice=_advice((int(count), int(cores))),
+        advice=_advice(budgets.workers(int(cores), 1).value),
         next=EXPERIMENT,
     )
 
@@ -247,7 +247,7 @@ def _of_steps(case: Case) -> Finding | None:
                 f"{brake} The {count} processes of {name_ranks(ranks_in(here))}{on(host)} share"
                 f" {fact.value} CPU cores."
             )
-            advice = _advice((workers[here[0].rank], fact.value // len(here)))
+            advice = _advice(budgets.workers(fact.value, len(here)).value)
             why = pick(here, [fact], limit=5)
             return found(
                 ID,
@@ -286,15 +286,17 @@ def _warned_or_crowded(case: Case) -> Finding | None:
     if not warned and not (crowded and slow):
         return None
     numbers = None
+    advised = None
     if warned:
         numbers = _worker_numbers(warned[0])
         host = warned[0].host
     else:
         host = crowded[0].host
     if numbers:
+        started, advised = numbers
         say = (
-            f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
-            " are advisable."
+            f"Each rank{on(host)} starts {started} data-loader workers where {advised} are"
+            " advisable."
         )
     elif crowded:
         say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
@@ -311,7 +313,7 @@ def _warned_or_crowded(case: Case) -> Finding | None:
         say,
         pick(warned, crowded, slow, limit=5),
         hosts=name_hosts(warned),
-        advice=_advice(numbers),
+        advice=_advice(advised),
         next=experiment(case),
     )
 
@@ -351,9 +353,8 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
     strength: Strength = "possible"
     if cores < LEAST * gpus and not scheduled:
         strength = "likely"
-    yield Risk(
-        say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength
-    )
+    advice = _advice(spare.value)[0]
+    yield Risk(f"{say} for a core", [host.fact("cpu.usable")], advice, strength)
 
 
 def _load_of_others(host: HostFacts) -> Iterator[Risk]:
@@ -436,7 +437,7 @@ def _oversubscribed_cores(host: HostFacts) -> Iterator[Risk]:
     strength: Strength = "possible"
     if workers * ranks > cores:
         strength = "likely"
-    yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
+    yield Risk(say, facts, _advice(fit.value)[0], strength)
 
 
 def _worker_numbers(event: Event) -> tuple[int, int] | None:
@@ -446,10 +447,11 @@ def _worker_numbers(event: Event) -> tuple[int, int] | None:
     return None
 
 
-def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
+def _advice(fitting: float | None) -> tuple[Advice, ...]:
+    """`fitting`: data-loader workers for which each rank has a core; None where nobody knows."""
     workers = 2
-    if numbers:
-        workers = max(1, numbers[1])
+    if fitting is not None:
+        workers = max(1, int(fitting))
     return (
         Advice(
             f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask"

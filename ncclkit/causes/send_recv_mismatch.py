@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncclkit.analysis.calls import op_of
-from ncclkit.analysis.frames import exchanges, own_frame, place
+from ncclkit.analysis.frames import stacks_in_all_to_all, own_frame, place
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -238,7 +238,7 @@ def _unequal_splits(case: Case) -> Finding | None:
     Where most ranks were, it is the one that was not.
     """
     sizes = case.of(GlooSizeMismatch)
-    inside = exchanges(case)
+    inside = stacks_in_all_to_all(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)

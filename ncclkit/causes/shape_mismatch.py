@@ -43,7 +43,7 @@ from ncclkit.analysis.calls import (
     sides,
     unlike_calls,
 )
-from ncclkit.analysis.frames import exchanges
+from ncclkit.analysis.frames import stacks_in_all_to_all
 from ncclkit.analysis.picks import (
     ddp_ranks,
     failed,
@@ -273,7 +273,7 @@ def _library_mismatch(case: Case) -> Finding | None:
     )
     lines = gloo or nccl
     # dumps and fingerprints say more; sizes in an all_to_all are send_recv_mismatch
-    if not lines or case.of(FlightMismatch, C10dMismatch) or exchanges(case):
+    if not lines or case.of(FlightMismatch, C10dMismatch) or stacks_in_all_to_all(case):
         return None
     if isinstance(lines[0].data, GlooSizeMismatch):
         known = lines[0].data

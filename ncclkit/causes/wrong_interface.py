@@ -287,7 +287,7 @@ def _different_networks(case: Case) -> Finding | None:
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
-    names = tuple(str(e.data.interface) for e in apart[:2])
+    names = tuple(dict.fromkeys(str(event.data.interface) for event in apart))
     used = ", ".join(f"{e.host} {e.data.interface} ({e.data.address})" for e in apart[:3])
     say = f"The nodes use interfaces of different networks: {used}."
     return _finding(
@@ -438,19 +438,21 @@ def _is_virtual(event: Event) -> bool:
 
 
 def _different_subnets(used: list[Event]) -> list[Event]:
-    """One event per host where the IPv4 addresses of the hosts differ.
+    """One event of each network, where the hosts' addresses are of several.
 
-    They differ in their first 16 bits.
+    Addresses are of one network while their first 16 bits agree.
     """
     first: dict[str, Event] = {}
     for event in used:
         if event.host and event.data.address:
             first.setdefault(event.host, event)
-    networks = {
-        str(net) for e in first.values() if (net := _network_of_address(str(e.data.address)))
-    }
-    if len(first) > 1 and len(networks) > 1:
-        return list(first.values())
+    networks: dict[str, Event] = {}
+    for event in first.values():
+        network = _network_of_address(str(event.data.address))
+        if network:
+            networks.setdefault(network, event)
+    if len(networks) > 1:
+        return list(networks.values())
     return []
 
 

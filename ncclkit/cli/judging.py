@@ -27,7 +27,7 @@ def open_case(place: str | Path) -> Case:
     from ncclkit.core.case import Case
 
     case = Case.open(place)
-    warning = case.exposed()
+    warning = case.warning_of_other_writers()
     if warning:
         print_note(warning)
     return case

@@ -288,13 +288,16 @@ class Case:
                 return fact.value
         return default
 
-    def exposed(self) -> str:
+    def warning_of_other_writers(self) -> str:
         """Who else can write the case folder, and how that ends, in one sentence.
 
         It is empty where nobody can.
         """
         # the folder's own rights decide: whoever may write there may replace any file in it
-        if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
+        if self.path is None:
+            return ""
+        mode = self.path.stat().st_mode & OTHERS
+        if not mode:
             return ""
         who = "The group"
         if mode & stat.S_IWOTH:

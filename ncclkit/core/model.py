@@ -364,5 +364,5 @@ def visible(value: Any) -> Any:
 
 
 def safe(text: object) -> str:
-    """Text made safe for HTML; every external string passes through here."""
+    """Text made safe for HTML, in figures and frames of pages; views use `_html`."""
     return escape(str(text), quote=True)

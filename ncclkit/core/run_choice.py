@@ -52,7 +52,8 @@ def _moment(folder: Path) -> str:
 
 def is_numbered(folder: Path) -> bool:
     """Whether this is the folder of a run of a case, such as ``5-all_reduce``."""
-    return folder.is_dir() and folder.name.partition("-")[0].isdecimal()
+    number = folder.name.partition("-")[0]
+    return folder.is_dir() and number.isdecimal()
 
 
 def runs_with_events(case: Case, *kinds: str) -> list[Path]:

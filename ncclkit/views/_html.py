@@ -1,7 +1,7 @@
 """Elements of a page, escaped by construction.
 
 Whatever is not `Markup` is text.  External text (log lines, host names, variables) reaches a page
-only through `text`; a view cannot forget to escape, because it never joins strings itself.
+only through `escaped_text`; a view cannot forget to escape, because it never joins strings itself.
 """
 
 from __future__ import annotations

@@ -137,3 +137,17 @@ def test_gloo_on_a_bridge_is_told_gloos_variable() -> None:
     assert advice.command == "unset GLOO_SOCKET_IFNAME" and not advice.env
     case.facts.pop()
     assert "GLOO_SOCKET_IFNAME" in wrong_interface.diagnose(case).advice[0].command
+
+
+def test_the_host_that_is_alone_in_its_network_is_named(tmp_path: Path) -> None:
+    """Of four hosts, three in one network: the sentence must not be about those three."""
+    addresses = ("eth0:10.1.0.1", "eth0:10.1.0.2", "eth0:10.1.0.3", "mgmt0:10.9.0.4")
+    lines = [LOG.format(host=f"node-{n}", taken=taken, more="") for n, taken in enumerate(addresses, 1)]
+    lines.append(FAILED.format(to="10.9.0.4", why="Connection timed out"))
+    (tmp_path / "job.log").write_text("".join(lines))
+    case = Case()
+    case.add(evidence.read([tmp_path / "job.log"]).events)
+    found = wrong_interface.diagnose(case)
+    assert found.say == (
+        "The nodes use interfaces of different networks: node-1 eth0 (10.1.0.1), node-4 mgmt0 (10.9.0.4)."
+    )

@@ -47,7 +47,7 @@ def rank(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def collect(folder: Path, pid: int, deadline: float) -> list[str]:
     until = time.monotonic() + deadline
-    return attach.collect(str(folder), {3: pid}, attach.crash_handlers(str(folder), {3: pid}), until)
+    return attach.collect(str(folder), {3: pid}, attach.ways_to_ask_ranks(str(folder), {3: pid}), until)
 
 
 def test_a_dump_that_takes_long_is_waited_for(tmp_path: Path, rank: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The conventions of DESIGN §7, each as a function: notebook → what is wrong with it, one string for each place."""
+"""The conventions of notebooks, each as a function: notebook → what is wrong with it, one string for each place."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ncclkit.report import report_file  # noqa: E402
 from tests.browser.conftest import FLAGS  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures"
-PAGES = ("guided", "01_environment", "02_all_reduce", "03_logs", "cases/1_recbole")
+PAGES = ("guided", "01_environment", "02_all_reduce", "03_logs", "04_tuning", "cases/1_recbole")
 VIEWS: dict[str, dict[str, Any]] = {
     "wide": {"width": 1280},
     "narrow": {"width": 390},

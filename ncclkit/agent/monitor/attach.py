@@ -249,48 +249,62 @@ RAS = 10.0
 """Seconds in which NCCL's RAS has to answer."""
 
 
-def crash_handlers(folder, ranks):
-    """What `collect` reads of ranks with our crash handler.
+def ways_to_ask_ranks(folder, ranks):
+    """A function for `collect`: until when → what could not be had of ranks that we started.
 
-    These are ``stacks_rank<N>.txt`` and ``fr_rank_<N>``.
+    Each rank has our crash handler, which writes ``stacks_rank<N>.txt`` and ``fr_rank_<N>`` into
+    the folder.  `ranks` is {rank: pid}.  `ncclkit attach` signals nobody and does not use this.
     """
 
-    # of ranks that the guard started: `ncclkit attach` itself signals nobody
-    def ask_handlers(until):
-        # whoever has written stacks need not be asked
-        mute = [
-            rank
-            for rank in ranks
-            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))
-        ]
-        # without a handler the signal would end it, and another handler may do anything
-        asked = [rank for rank in mute if processes.catches(ranks[rank], signal.SIGUSR1)]
-        for rank in asked:
-            processes.signal_one(ranks[rank], signal.SIGUSR1)
+    def ask_ranks(until):
+        asked = _signal_mute_ranks(folder, ranks)
         problems = []
         for rank in asked:
-            silent = not _wait_for_file(
-                os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0
-            )
-            if silent and processes.is_alive(ranks[rank]):
+            answered = _wait_for_file(_stacks_file(folder, rank), until - 3.0)
+            if not answered and processes.is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
-            if not os.path.exists(
-                os.path.join(folder, "stacks_rank%d.txt" % rank)
-            ) and processes.is_alive(pid):
-                text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
-                if text:
-                    processes.write_whole(
-                        os.path.join(folder, "stacks_rank%d.txt" % rank), redact.text(text)
-                    )
-                problems += [problem] if problem else []
+            problem = _look_from_outside(folder, rank, pid, until)
+            if problem:
+                problems.append(problem)
         # last: what is slow there, a driver that waits for a call still being made, is slow itself
         for rank in asked:
-            if not _wait_until_whole(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
+            dump = os.path.join(folder, "fr_rank_%d" % rank)
+            if not _wait_until_whole(dump, ranks[rank], until):
                 problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
         return problems
 
-    return ask_handlers
+    return ask_ranks
+
+
+def _stacks_file(folder, rank):
+    return os.path.join(folder, "stacks_rank%d.txt" % rank)
+
+
+def _signal_mute_ranks(folder, ranks):
+    """Signal the ranks that have written no stacks yet, and return them."""
+    asked = []
+    for rank, pid in ranks.items():
+        # whoever has written stacks need not be asked
+        if os.path.exists(_stacks_file(folder, rank)):
+            continue
+        # without a handler the signal would end it, and another handler may do anything
+        if processes.catches(pid, signal.SIGUSR1):
+            asked.append(rank)
+    for rank in asked:
+        processes.signal_one(ranks[rank], signal.SIGUSR1)
+    return asked
+
+
+def _look_from_outside(folder, rank, pid, until):
+    """Write the stacks of a rank that did not write them itself; return what hindered it, or ""."""
+    path = _stacks_file(folder, rank)
+    if os.path.exists(path) or not processes.is_alive(pid):
+        return ""
+    text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
+    if text:
+        processes.write_whole(path, redact.text(text))
+    return problem
 
 
 class Gpus:

@@ -28,7 +28,7 @@ COMMAND = [
     "1",
 ]
 LEAST = 0.9
-"""Seconds between two samples at least; of a run, the guard asks for one each `guard.LOOK` s."""
+"""Seconds between two samples at least; the guard asks for one each `guard.SAMPLE_SECONDS`."""
 AGAIN = 2
 """Samples between two looks for new ranks, as that reads every process's environment."""
 APPS = ["nvidia-smi", "--query-compute-apps=pid,gpu_bus_id", "--format=csv,noheader"]

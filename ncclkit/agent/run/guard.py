@@ -23,8 +23,8 @@ from . import processes
 
 STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
-LOOK = 1.0
-"""Seconds between two looks at the run folder, and between two samples of telemetry."""
+SAMPLE_SECONDS = 1.0
+"""Seconds between two samples of telemetry, and between two looks at the run folder."""
 DYING = 3.0
 """Seconds that ranks get to write their last log lines and to end."""
 WRITTEN = (".log", ".txt", ".json", ".xml")
@@ -121,7 +121,7 @@ def _wait_for_command(pid, wakeup, listen, until, each_second):
         # signals come through a pipe: one that arrived between a look and a plain sleep would be
         # slept over
         ready, _, _ = select.select(
-            [wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic()))
+            [wakeup, *listen], [], [], max(0.0, min(SAMPLE_SECONDS, until - time.monotonic()))
         )
         if wakeup in ready:
             os.read(wakeup, 4096)
@@ -200,7 +200,7 @@ def _collect_evidence(folder, node, shm):
     shm.remember(pids)
     try:
         ranks = processes.ranks_of_processes(pids)
-        return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)
+        return attach.collect(folder, ranks, attach.ways_to_ask_ranks(folder, ranks), node=node)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
 
