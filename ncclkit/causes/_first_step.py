@@ -89,6 +89,14 @@ def step_about_finding(finding: Finding, diagnosis: Diagnosis, logs: JudgedLogs)
     return FirstStep(first.do, command or read_page)
 
 
+def step_about_risk(risk: Finding | None) -> FirstStep:
+    """What is to be done about a job that went well: what its first risk advises, else nothing."""
+    if risk is None or not risk.advice:
+        return FirstStep("Nothing needs to be done for this job.")
+    first = risk.advice[0]
+    return FirstStep(f"Nothing for this job. Before the next one: {first.do}", _advised_line(first))
+
+
 def _needs_experiment(finding: Finding, diagnosis: Diagnosis) -> bool:
     if not finding.advice:
         return True

@@ -27,6 +27,7 @@ from ncclkit.causes._first_step import (
     JudgedLogs,
     WantedEvidence,
     step_about_finding,
+    step_about_risk,
     step_to_collect,
 )
 from ncclkit.causes.diagnosis import Diagnosis
@@ -254,7 +255,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         }
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _cited_line(diagnosis.healthy, base)}
-        step = FirstStep("Nothing needs to be done for this job.")
+        step = step_about_risk(next(iter(diagnosis.risks), None))
     elif diagnosis.verdict == "running" and diagnosis.at_work:
         known = {"line": _cited_line(diagnosis.at_work, base)}
         step = FirstStep(STILL_AT_WORK)

@@ -26,6 +26,8 @@ SMALL = 64 << 10
 """Bytes up to which a message is mostly latency; what a sweep would have seen differs there."""
 BLIND = 0.5
 """A sweep that would have seen only gains of over this share has seen nothing."""
+NOISY = 0.1
+"""A sweep that would have missed a gain of this share does not tell whether there is one."""
 SOURCED = "nccl.env"
 """The file that a job sources."""
 BY_SIZE = ("tuner.csv", "process_group.py")
@@ -38,7 +40,7 @@ def recommendation(sweep: Sweep) -> str:
     if sweep.harmful:
         return _unset_in_words(sweep)
     if best is None:
-        return f"{sweep.headline} {visible_in_words(sweep)}".rstrip()
+        return f"{nothing_in_words(sweep)} {visible_in_words(sweep)}".rstrip()
     gains = _gains_in_words(sweep, best.setting)
     if any(one.worse for one in _under_computation(sweep, best)):
         lost = f"Set nothing: {best.setting} gains {gains}, but loses under computation,"
@@ -86,24 +88,32 @@ def pair_in_words(sweep: Sweep, op: str, size: int) -> str:
     return f"{words}  {percent(quickest.gain)} less with {quickest.setting}"
 
 
+def nothing_in_words(sweep: Sweep) -> str:
+    """That no setting gains, or that nobody can tell, as much would have been missed."""
+    least_of = _least_visible(sweep)
+    if not least_of or min(least_of.values()) <= NOISY:
+        return sweep.headline
+    tried = f"{plural(sweep.tried, 'setting')} in {sweep.seconds:.0f} s"
+    return f"Too noisy to tell whether anything beats the default: {tried}."
+
+
+def _least_visible(sweep: Sweep) -> dict[str, float]:
+    """Sizes in words → the smallest gain that the sweep would usually have shown there."""
+    if not sweep.tried:
+        return {}
+    border = format_bytes(SMALL)
+    gains: dict[str, list[float]] = {}
+    for one in sorted(sweep.plain, key=lambda one: one.bytes):
+        where = f"up to {border}" if one.bytes <= SMALL else f"above {border}"
+        gains.setdefault(where, []).append(one.visible)
+    return {where: statistics.median(visible) for where, visible in gains.items()}
+
+
 def visible_in_words(sweep: Sweep) -> str:
     """Which gains the sweep would have shown; empty where its rounds do not tell."""
-    if not sweep.tried:
-        return ""
-    border = format_bytes(SMALL)
-    small: list[float] = []
-    large: list[float] = []
-    for one in sweep.plain:
-        if one.bytes <= SMALL:
-            small.append(one.visible)
-        else:
-            large.append(one.visible)
     shown = []
     blind = []
-    for gains, where in ((small, f"up to {border}"), (large, f"above {border}")):
-        if not gains:
-            continue
-        least = statistics.median(gains)
+    for where, least in _least_visible(sweep).items():
         if least > BLIND:
             blind.append(where)
         else:

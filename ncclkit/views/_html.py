@@ -121,6 +121,9 @@ def location(path: object, line: int = 0, base: str = "") -> Markup:
     It is shown from `base` on; a pointer that rests on it shows all of it.
     """
     whole = str(path)
+    # how a command line names what was pasted
+    if whole == "-":
+        whole = "pasted text"
     if base and whole.startswith(f"{base.rstrip('/')}/"):
         shown = os.path.relpath(whole, base)
     else:

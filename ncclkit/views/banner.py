@@ -38,6 +38,8 @@ EXAMPLE = (
 )
 PASTED = "It came by standard input, which cannot be read again: judge it alone."
 """What stands for the verdict on another job that no file holds."""
+READ_PAGE = "ncclkit causes "
+"""How a command begins that does nothing but print what is known of a cause."""
 SQUARES = 64
 """Ranks that are drawn as squares; more would be a carpet."""
 MAX_CHARS = 400
@@ -124,12 +126,16 @@ def _strip(known: Summary, diagnosis: Diagnosis) -> Markup:
     With it comes a square for each rank.  It is the shape by which a page is known again among
     others.
     """
-    counts = (
-        ("found", len(diagnosis.findings) if known.verdict == "found" else 0),
-        ("passed", len(diagnosis.clear)),
-        ("not evaluated", len(diagnosis.unknown)),
-    )
-    numbers = [(f"{count:,}", name) for name, count in counts]
+    found = 0
+    if known.verdict == "found":
+        found = len(diagnosis.findings)
+    numbers = [(f"{found:,}", "found")]
+    risks = len(diagnosis.risks)
+    if risks:
+        noun = "risk" if risks == 1 else "risks"
+        numbers.append((f"{risks:,}", noun))
+    numbers.append((f"{len(diagnosis.clear):,}", "passed"))
+    numbers.append((f"{len(diagnosis.unknown):,}", "not evaluated"))
     return number_strip(numbers, _rank_squares(known))
 
 
@@ -188,10 +194,15 @@ def _cited(line: CitedLine) -> Markup:
 
 def _first(known: Summary) -> Markup:
     """The first thing to do, or to collect."""
-    said = ""
-    if known.first_step:
-        said = el("p", el("b", "First: "), known.first_step)
-    return join(said, pre(known.command) if known.command else "")
+    if not known.first_step:
+        return Markup("")
+    said = el("p", el("b", "First: "), known.first_step)
+    if known.command.startswith(READ_PAGE):
+        return join(said, el("p", el("b", "Read more: "), el("code", known.command)))
+    command = Markup("")
+    if known.command:
+        command = pre(known.command)
+    return join(said, command)
 
 
 def measured(case: Case) -> str:

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
-from ncclkit.core.recommendation import answer_lines
+from ncclkit.core.recommendation import answer_lines, nothing_in_words
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
@@ -42,14 +42,15 @@ It would flatten the others: its number stands there.
 """
 PANEL = 210
 """Pixels of the panel of one collective."""
+DODGE = 1.15
+"""How much farther right each setting stands than the one before, on an axis of logarithms.
+
+Else their intervals lie on each other.
+"""
 PICTURE = "No setting gains beyond chance, by message size"
 """Title of the figure where the answer stands above it."""
-VERDICTS = {
-    "better": ("circle", plots.LINES[1]),
-    "worse": ("x", plots.VERMILLION),
-    "": ("circle-open", plots.INK),
-}
-"""Verdict → symbol and colour of a mark: told apart by shape alone, too."""
+SYMBOLS = {"better": "circle", "worse": "x", "": "circle-open"}
+"""Verdict → shape of a mark; its colour is that of the setting."""
 FILES = {
     "nccl.env": "lines for the job's script",
     "nccl.conf": "the same as ~/.nccl.conf, or named by NCCL_CONF_FILE",
@@ -74,7 +75,7 @@ class SweepView(Drawn):
         if sweep.comparisons or sweep.seen:
             # the picture says the best range, where the answer above it does not say so already
             title = sweep.headline
-            if answer.startswith(title):
+            if sweep.best is None and not sweep.harmful:
                 title = PICTURE
             figure = gains(sweep, title)
         above = Markup("")
@@ -100,10 +101,14 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
         return MeasuredAnswer(
             sentence, badge("✓", "faster", "checked"), "healthy", numbers, tuple(more)
         )
+    nothing = nothing_in_words(sweep)
     # of no gain the sentence also says how small a one would have been seen
-    more = [sentence.removeprefix(sweep.headline).strip(), *more]
-    nothing = badge("–", "nothing faster", "none")
-    return MeasuredAnswer(sweep.headline, nothing, "none", numbers, tuple(filter(None, more)))
+    more = [sentence.removeprefix(nothing).strip(), *more]
+    mark = badge("–", "nothing faster", "none")
+    if nothing != sweep.headline:
+        mark = badge("–", "cannot tell", "none")
+    first = join(el("b", "First: "), "Keep the default.")
+    return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first))
 
 
 class TuneForm(Form):
@@ -237,7 +242,7 @@ def _doing_in_words(progress: Any) -> str:
 def gains(sweep: Sweep, title: str = "") -> go.Figure:
     """Gain in percent against message size with its interval.
 
-    There is a panel for each collective and a line for each setting.  The dashed line is the
+    There is a panel for each collective and a colour for each setting.  The dashed line is the
     default.  `title` is what the figure says (default: the conclusion of the sweep).
     """
     # a sweep that was cut off has only the rounds that chose
@@ -247,12 +252,16 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     height = (PANEL + 56) * len(ops) - 56
     figure = plots.frame(title or sweep.headline, plots.entries(named), height, made)
+    unlisted = set(named)
     for place, op in enumerate(ops, 1):
         mine = [one for one in rows if one.op == op]
         mine.sort(key=lambda one: one.bytes)
         for index, name in enumerate(named):
             of_setting = [one for one in mine if str(one.setting) == name]
-            _draw_line(figure, of_setting, index, place)
+            if of_setting:
+                # one entry for a setting, however many panels it is drawn in
+                _draw_setting(figure, of_setting, index, place, listed=name in unlisted)
+                unlisted.discard(name)
         axis = plots.size_axis([one.bytes for one in mine])
         axis = axis | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
@@ -291,36 +300,42 @@ def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
-def _draw_line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
+def _draw_setting(
+    figure: go.Figure, rows: Sequence[Comparison], index: int, place: int, listed: bool
+) -> None:
     """One setting in one panel: its gain at each size, and the interval as a bar."""
-    marks = [VERDICTS["better" if one.better else "worse" if one.worse else ""] for one in rows]
+    symbols = []
+    for one in rows:
+        if one.better:
+            symbols.append(SYMBOLS["better"])
+        elif one.worse:
+            symbols.append(SYMBOLS["worse"])
+        else:
+            symbols.append(SYMBOLS[""])
     colour = plots.LINES[index % len(plots.LINES)]
     low = [100 * one.interval[0] for one in rows]
     high = [100 * one.interval[1] for one in rows]
     gain = [100 * one.gain for one in rows]
     drawn = [max(at, FLOOR) for at in gain]
-    name = ""
-    if rows:
-        name = safe(rows[0].setting)
+    name = safe(rows[0].setting)
     hover_rows = []
     for one, at in zip(rows, gain, strict=True):
         hover_rows.append([format_bytes(one.bytes), _interval(one), _verdict(one), at])
     figure.add_scatter(
-        x=[one.bytes for one in rows],
+        x=[one.bytes * DODGE**index for one in rows],
         y=drawn,
         text=["" if at >= FLOOR else f"{at:,.0f} %" for at in gain],
         textposition="top center",
         cliponaxis=False,
         name=name,
         legendgroup=name,
-        # one entry for a setting, however many panels it is drawn in
-        showlegend=place == 1,
-        mode="lines+markers+text",
-        line={"color": colour, "width": 2, "dash": ("solid", "dot")[index // len(plots.LINES)]},
+        showlegend=listed,
+        # nothing was measured between two sizes, so nothing joins them
+        mode="markers+text",
         marker={
-            "symbol": [symbol for symbol, _ in marks],
+            "symbol": symbols,
             "size": 10,
-            "color": [shade for _, shade in marks],
+            "color": colour,
         },
         error_y={
             "array": [max(top - at, 0) for top, at in zip(high, drawn, strict=True)],

@@ -208,7 +208,7 @@ def test_a_report_without_a_guess_tells_the_end_of_the_story_to_who_opens_it(cas
     (banner,) = soup.select(".nk-banner")
     assert RIGHT in banner.details.text and not banner.details.has_attr("open")
     banner.details.decompose()
-    assert "no guess" in banner.text and RIGHT not in banner.text
+    assert "your turn" in banner.text and RIGHT not in banner.text
 
 
 def test_what_was_tried_stands_in_the_strip_of_a_story(case: nk.Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def _story_answer(
     more: list[object] = [_proof(found, answers.story.cause, translate)]
     if tried:
         more.append(join(el("b", translate("The last one: ")), tried[-1].summary))
-    mark = badge("–", translate("no guess"), "none")
+    mark = badge("▸", translate("your turn: guess below, in section 2"), "none")
     edge = "none"
     if first and first == right:
         mark = badge("✓", translate("guessed right"), "checked")

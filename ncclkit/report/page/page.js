@@ -47,12 +47,24 @@
     else delete root.dataset.theme;
   }
 
-  let chosen;
+  // on paper nobody can open a card
+  const cards = [...document.querySelectorAll("details.nk-card")];
+  let chosen, folded = [];
   button.hidden = false;
   button.addEventListener("click", () => { choose(isDark() ? "light" : "dark"); show(); });
   prefersDark.addEventListener("change", show);
-  addEventListener("beforeprint", () => { chosen = root.dataset.theme; choose("light"); draw(680); });
-  addEventListener("afterprint", () => { choose(chosen); show(); });
+  addEventListener("beforeprint", () => {
+    chosen = root.dataset.theme;
+    choose("light");
+    folded = cards.filter(card => !card.open);
+    for (const card of folded) card.open = true;
+    draw(680);
+  });
+  addEventListener("afterprint", () => {
+    for (const card of folded) card.open = false;
+    choose(chosen);
+    show();
+  });
   show();
   root.dataset.drawn = figures.length;
 })();
