@@ -149,6 +149,11 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     )
 
 
+def is_below_default(case: Case) -> bool:
+    """Whether all collectives that timed out had less time than PyTorch gives them."""
+    return 0 < _longest_timeout(case) < DEFAULT
+
+
 def _timed_out_waits(case: Case) -> list[Event]:
     return case.of("c10d.timeout", "gloo.timeout")
 

@@ -278,7 +278,9 @@ def _advice(image: bool) -> tuple[Advice, ...]:
     if image:
         return (
             Advice(
-                "Install a PyTorch build whose architecture list contains this GPU.",
+                "Install a PyTorch build (or an NCCL package, where a program of your own uses it)"
+                " whose architecture list contains this GPU; an NCCL that was built here must be"
+                " built again with NVCC_GENCODE for it.",
                 command=check,
                 why="A library runs only on the architectures it was compiled for.",
                 check="The list contains the GPU's capability (8.0 = sm_80).",
@@ -287,8 +289,8 @@ def _advice(image: bool) -> tuple[Advice, ...]:
         )
     return (
         Advice(
-            "Update the driver of the nodes, or install a wheel for the CUDA version that"
-            " nvidia-smi shows.",
+            "Update the driver of the nodes, or install a wheel, and an NCCL, for the CUDA version"
+            " that nvidia-smi shows.",
             command=check,
             why="A CUDA release needs a driver of its generation or newer.",
             check="A one-GPU all_reduce runs on each node.",

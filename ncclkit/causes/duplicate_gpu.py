@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
+from ncclkit.analysis.launchers import launcher
 from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
     family,
@@ -48,6 +49,7 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.causes._experiments import minimal
+from ncclkit.causes._launchers import options_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
@@ -116,7 +118,7 @@ def _reported_duplicate(case: Case) -> Finding | None:
     else:
         strength = "likely"
     return found(
-        ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice()
+        ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice(case)
     )
 
 
@@ -143,7 +145,7 @@ def _too_many(case: Case) -> Finding | None:
         f"{who_are(ranks)} asked for a GPU that it cannot see{on(lines[0].host)}: there"
         " are more ranks than visible GPUs."
     )
-    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
+    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(case))
 
 
 def _busy_gpu(case: Case) -> Finding | None:
@@ -164,7 +166,7 @@ def _busy_gpu(case: Case) -> Finding | None:
     if modes:
         strength = "likely"
     why = pick(lines, modes)
-    advice = (*([MODE] if modes else []), *_advice())
+    advice = (*([MODE] if modes else []), *_advice(case))
     return found(
         ID, strength, say, why, ranks=ranks_in(lines), advice=advice, next=experiment(case)
     )
@@ -184,7 +186,7 @@ def _vague_refusal(case: Case) -> Finding | None:
         f"NCCL refused the call of {who} as invalid usage; the usual reason is two ranks on one"
         " GPU."
     )
-    return found(ID, "possible", say, pick(lines, limit=3), advice=_advice())
+    return found(ID, "possible", say, pick(lines, limit=3), advice=_advice(case))
 
 
 def _guessed_gpu(case: Case) -> Finding | None:
@@ -198,7 +200,7 @@ def _guessed_gpu(case: Case) -> Finding | None:
         "The ranks did not set their GPU before the first barrier; PyTorch's guess may have put two"
         " ranks on one GPU."
     )
-    return found(ID, "possible", say, pick(guessed, waits, limit=4), advice=_advice())
+    return found(ID, "possible", say, pick(guessed, waits, limit=4), advice=_advice(case))
 
 
 def _same_bus(case: Case) -> list[Event]:
@@ -311,15 +313,23 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             )
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case) -> tuple[Advice, ...]:
+    """How each rank gets a GPU of its own, in the words of what started them."""
+    code = (
+        'local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
+        'dist.init_process_group("nccl", device_id=torch.device("cuda", local))'
+    )
+    # Ray and servers choose the devices of their workers, which have no such variable
+    if launcher(case) not in SETS_LOCAL_RANK:
+        code = ""
     return (
         Advice(
-            "Choose the GPU from LOCAL_RANK before anything touches CUDA.",
-            code=(
-                'local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
-                'dist.init_process_group("nccl", device_id=torch.device("cuda", local))'
-            ),
-            why="Without it every process uses device 0.",
+            "Start no more ranks on a host than it has GPUs, and give each a GPU of its own:"
+            f" {options_of(case).device}.",
+            code=code,
+            command="nvidia-smi -L",
+            why="A rank that chooses none uses device 0, and a launcher starts as many as it is"
+            " told.",
             check="The busId differs in all INIT lines of a node.",
             risk="None.",
         ),
@@ -336,6 +346,8 @@ def _advice() -> tuple[Advice, ...]:
     )
 
 
+SETS_LOCAL_RANK = ("", "torchrun", "deepspeed", "kubernetes")
+"""Launchers after which a program reads LOCAL_RANK itself; "" where none is known."""
 MODE = Advice(
     "Put the GPUs back into the default compute mode.",
     command="sudo nvidia-smi -c DEFAULT",
@@ -372,4 +384,4 @@ CHECK = Preflight(
     also=("gpu.*.mig",),
     next=experiment,
 )
-REMEDIES = (*_advice(), MODE, MIG)
+REMEDIES = (*_advice(Case()), MODE, MIG)

@@ -26,6 +26,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.frames import inside
+from ncclkit.analysis.launchers import launcher
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -123,7 +124,7 @@ def _reported_order(case: Case) -> Finding | None:
     else:
         ask_it = experiment(case)
     return found(
-        ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it
+        ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(case), next=ask_it
     )
 
 
@@ -162,7 +163,7 @@ def _stuck_teardown(case: Case) -> Finding | None:
     say = f"{who_of(lines)} did not return from destroying a process group: another rank still "
     say += "used it, or the ranks destroy their groups in different orders."
     return found(
-        ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case)
+        ID, "possible", say, pick(lines), ranks=(), advice=_advice(case), next=experiment(case)
     )
 
 
@@ -185,7 +186,7 @@ def _aborted_in_use(case: Case) -> Finding | None:
         f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
         pick(complaints, aborted, limit=5),
         ranks=(),
-        advice=_advice(),
+        advice=_advice(case),
         next=experiment(case),
     )
 
@@ -200,18 +201,28 @@ ENDING = (
 """Functions on the stack of a rank that ends a process group."""
 
 
-def _advice() -> tuple[Advice, ...]:
-    return (
-        Advice(
-            "Start processes without fork after CUDA, initialise once, and end with a barrier and "
-            "destroy_process_group on all ranks.",
-            code='torch.multiprocessing.set_start_method("spawn")\n...\ndist.barrier()\n'
-            "dist.destroy_process_group()",
-            why="A CUDA context and a communicator belong to one process, from first to last use.",
-            check="The program starts and ends without warnings on all ranks.",
-            risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
-        ),
+def _advice(case: Case) -> tuple[Advice, ...]:
+    in_order = Advice(
+        "Start processes without fork after CUDA, initialise once, and end with a barrier and "
+        "destroy_process_group on all ranks, in the same order on each.",
+        code='torch.multiprocessing.set_start_method("spawn")\n...\ndist.barrier()\n'
+        "dist.destroy_process_group()",
+        why="A CUDA context and a communicator belong to one process, from first to last use.",
+        check="The program starts and ends without warnings on all ranks.",
+        risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
     )
+    if launcher(case) == "vllm":
+        return SPAWN_WORKERS, in_order
+    return (in_order,)
+
+
+SPAWN_WORKERS = Advice(
+    "Let vLLM start its workers by spawn, or touch no CUDA before the engine starts.",
+    env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    why="vLLM forks its workers, and CUDA that the parent has used does not survive a fork.",
+    check="The engine starts.",
+    risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
+)
 
 
 def experiment(case: Case) -> Experiment:
@@ -226,4 +237,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = _advice()
+REMEDIES = (*_advice(Case()), SPAWN_WORKERS)

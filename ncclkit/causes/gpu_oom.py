@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclkit.analysis.gpu_memory import other_processes
+from ncclkit.analysis.launchers import launcher
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -121,6 +122,8 @@ def _failed_allocation(case: Case) -> Finding | None:
         gpu = f" {gpus[0]}"
     say = f"{who_are(ranks)} ran out of memory on its GPU{gpu}: {_request_in_words(first)}"
     advice = _advice(not by_torch, smaller_batch(case))
+    if launcher(case) in ENGINES or matching(lines, *OF_ENGINE):
+        advice = (SERVER, *advice)
     # a rank in a container stands in torch's list under a foreign number: the sums of the line
     # decide whether another process is among them
     others = other_processes(first.text).clause
@@ -232,6 +235,22 @@ def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
     return smaller, room
 
 
+SERVER = Advice(
+    "Give the inference engine a smaller share of the GPU (`--gpu-memory-utilization` of vLLM,"
+    " `--mem-fraction-static` of SGLang, `free_gpu_memory_fraction` of TensorRT-LLM), or lower its"
+    " longest sequence and batch; more GPUs a model (tensor parallel) leave more room.",
+    command="nvidia-smi",
+    why="An engine takes its share of the whole GPU at its start; what shares the GPU with it, a"
+    " trainer or NCCL's buffers, finds the rest.",
+    check="nvidia-smi shows some free memory once the engine has started.",
+    risk="A smaller cache serves fewer requests at once.",
+)
+"""Where an engine took the memory, of which PyTorch's settings know nothing."""
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+OF_ENGINE = ("cumem_allocator.cpp", "KV cache", "cache blocks", "gpu_memory_utilization")
+"""Words of an engine that is not the launcher, such as one that a trainer holds beside it."""
+
+
 def experiment(case: Case) -> Experiment:
     """Run on the same GPUs without the model."""
     return minimal(
@@ -252,4 +271,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders",),
     next=experiment,
 )
-REMEDIES = (*_advice(False), OWN)
+REMEDIES = (*_advice(False), SERVER, OWN)

@@ -410,7 +410,16 @@ def _advice(case: Case) -> tuple[Advice, ...]:
         if dataset and total and dataset > TIGHT * total
         else ()
     )
-    return *large, _smaller_loader(have), MORE
+    # who names no data loader may have none, such as a server or a checkpoint being gathered
+    if _reads_data(case):
+        return *large, _smaller_loader(have), MORE
+    return *large, MORE, _smaller_loader(have)
+
+
+def _reads_data(case: Case) -> bool:
+    """Whether a line or a frame is of a data loader."""
+    lines = case.of(SystemFault, what="dataloader_killed")
+    return bool(lines or matching(messages(case), "DataLoader", "dataloader", "num_workers"))
 
 
 def _smaller_loader(have: str, workers: int = 8) -> Advice:
@@ -446,15 +455,17 @@ def experiment(case: Case) -> Experiment:
 
 
 MORE = Advice(
-    "Ask for more memory for the job or container.",
-    command="sbatch --mem=0 …   # or: docker run --memory=…",
+    "Ask for more memory for the job or container (--mem of sbatch, the pod's memory limit,"
+    " --memory of docker run), or let each rank hold less: load and save in shards instead of"
+    " gathering all on one host, keep no outputs of all steps, offload less.",
+    command="cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.peak; free -h",
     why="The limit that was reached may be the job's, not the machine's.",
     check="memory.events shows oom_kill 0.",
     risk="Hides a leak: memory that grows with every step will reach any limit.",
 )
 SWAP = Advice(
-    "Turn the swap on network storage off, or put it on a local disk.",
-    command="swapon --show; sudo swapoff <the area on network storage>",
+    "Turn the swap on network storage off (sudo swapoff and its area), or put it on a local disk.",
+    command="swapon --show",
     why=(
         "A rank that touches a swapped-out page waits for the network, and all ranks wait for the"
         " slowest."

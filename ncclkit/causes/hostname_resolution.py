@@ -24,8 +24,11 @@ Read more
 
 from __future__ import annotations
 
+import shlex
+
 from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.hosts import can_simulate_again, common_interface, plain_address
+from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
     failed,
@@ -45,6 +48,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
+from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import is_loopback
 from ncclkit.core.event_list import known_hosts
@@ -168,7 +172,7 @@ def _resolver_error(case: Case) -> Finding | None:
             " it gave up."
         )
     hosts = (name,) if name else ()
-    advice = _advice(name or "$MASTER_ADDR")
+    advice = _advice(case, name)
     why = pick(lines, gave_up, limit=5)
     return found(
         ID,
@@ -241,8 +245,9 @@ def _same_name(case: Case) -> Finding | None:
 
 
 OWN_NAME = Advice(
-    "Give each machine or container a name of its own, or tell NCCL which is which.",
-    command="hostnamectl set-hostname node-1   # or on each machine: export NCCL_HOSTID=node-1",
+    "Give each machine or container a name of its own (hostnamectl set-hostname), or tell NCCL"
+    " which is which by NCCL_HOSTID.",
+    command="hostname; cat /proc/sys/kernel/random/boot_id",
     why="NCCL tells machines apart by name and boot id, and shares memory inside of one.",
     check="Each line of NCCL's log begins with the name of its own machine.",
     risk="Other programs may know the machine by its old name.",
@@ -268,7 +273,7 @@ def _announced_loopback(case: Case) -> Finding | None:
         )
         advice = (
             _name_gloo_interface(common_interface(case)),
-            *_advice(names[0] if names else "$(hostname)"),
+            *_advice(case, names[0] if names else ""),
         )
         why = pick(shown, lines or asked, limit=5)
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
@@ -295,7 +300,7 @@ def _announced_loopback(case: Case) -> Finding | None:
         strength = "possible"
     advice = (
         _name_gloo_interface(common_interface(case)),
-        *_advice(hosts[0] if hosts else "$(hostname)"),
+        *_advice(case, hosts[0] if hosts else ""),
     )
     return found(
         ID,
@@ -345,7 +350,7 @@ def _resolves_to_itself(case: Case) -> Finding | None:
         host = _host_asked(local[0])
     say = f"Hostname {host} resolves to 127.x, so each host that uses it reaches only itself."
     why = pick(own, local, timeouts)
-    return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
+    return found(ID, "likely", say, why, hosts=(host,), advice=_advice(case, host), next=experiment(case))
 
 
 def _tested_names(case: Case) -> Finding | None:
@@ -378,7 +383,7 @@ def _tested_names(case: Case) -> Finding | None:
         say,
         why,
         hosts=hosts,
-        advice=_advice(first.dst),
+        advice=_advice(case, first.dst),
         next=experiment(case),
     )
 
@@ -426,7 +431,7 @@ def _own_names(case: Case) -> Finding | None:
         if alone and fact.value not in (None, "lo"):
             nccl = str(fact.value)
             break
-    advice = (_name_gloo_interface(common_interface(case) or nccl), *_advice(first.host))
+    advice = (_name_gloo_interface(common_interface(case) or nccl), *_advice(case, first.host))
     # ranks of one host meet whatever its name resolves to
     if alone:
         ask_it = None
@@ -445,7 +450,7 @@ def _name_gloo_interface(name: str) -> Advice:
         "Name gloo's interface on every host:"
         f" {name or 'the one that holds the address which the others reach'}.",
         env={"GLOO_SOCKET_IFNAME": name} if name else {},
-        command="" if name else "export GLOO_SOCKET_IFNAME=<interface>",
+        command="" if name else "ip -brief address",
         why="With the variable gloo does not resolve the own host name.",
         check="`ncclkit inspect` shows that interface as net.gloo.interface.",
         risk="gloo takes exact names; they must exist on every host.",
@@ -478,7 +483,7 @@ def _failed_without_address(case: Case) -> Finding | None:
             "possible",
             say,
             pick(unnamed, limit=3),
-            advice=_advice("$(hostname)"),
+            advice=_advice(case),
             next=experiment(case),
         )
     if not lines or named:
@@ -492,7 +497,7 @@ def _failed_without_address(case: Case) -> Finding | None:
         "possible",
         say,
         pick(lines, limit=3),
-        advice=_advice("$MASTER_ADDR"),
+        advice=_advice(case),
         next=experiment(case),
     )
 
@@ -528,27 +533,44 @@ def _all_hosts(case: Case) -> set[str]:
     return known_hosts(case.events) | known_hosts(case.facts)
 
 
-def _advice(name: str) -> tuple[Advice, ...]:
-    return (
-        Advice(
-            "Use an IP address that all nodes reach instead of the name; on a single machine use"
-            " --standalone.",
-            command=(
-                "torchrun --rdzv-endpoint=<IP of node 0>:29500 --local-addr=<own IP> …   # one"
-                " machine: torchrun --standalone …"
-            ),
-            why="An address means the same on every node.",
-            check="All ranks pass init_process_group.",
-            risk="Addresses may change between jobs.",
-        ),
-        Advice(
-            "Or make the name known on every node and in every container.",
-            command=f"getent hosts '{name}'",
-            why="DNS or /etc/hosts must give the same address everywhere.",
-            check="The command prints the same non-127 address on all nodes.",
-            risk="Editing /etc/hosts needs root.",
-        ),
+def _advice(case: Case, name: str = "") -> tuple[Advice, ...]:
+    """How to give the job an address, and how to make the name known.
+
+    Pods start before their names are known, so there the name is to be waited for.
+    """
+    asked = shlex.quote(name) if name else '"$(hostname)"'
+    known = Advice(
+        "Make the name known on every node and in every container, by DNS or in /etc/hosts.",
+        command=f"getent hosts {asked}",
+        why="DNS or /etc/hosts must give the same address everywhere.",
+        check="The command prints the same non-127 address on all nodes.",
+        risk="Editing /etc/hosts needs root.",
     )
+    address = Advice(
+        "Use an IP address that all nodes reach instead of the name, or make the name known on"
+        f" every node (DNS, /etc/hosts): {options_of(case).address}; torchrun on a single host"
+        " takes --standalone or --rdzv-endpoint=localhost:0, and --local-addr gives it the host's"
+        " own address.",
+        command=f"getent hosts {asked}; hostname -I",
+        why="An address means the same on every node.",
+        check="All ranks pass init_process_group.",
+        risk="Addresses may change between jobs.",
+    )
+    if "kubernetes" in launchers(case):
+        return WAIT_FOR_NAME, address, known
+    return address, known
+
+
+WAIT_FOR_NAME = Advice(
+    "Let each pod wait until the name of the first one resolves (an init container that repeats"
+    " `getent hosts` on it), or let the pod start again until it does; check that the first pod has"
+    " a service.",
+    command="kubectl get services,endpoints,pods -o wide",
+    why="Pods start before DNS knows their names, and a rendezvous may take a failed look-up as"
+    " final.",
+    check="`getent hosts` in a worker's pod prints the address of the first pod.",
+    risk="None.",
+)
 
 
 def experiment(case: Case) -> Experiment:
@@ -562,4 +584,4 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, limits(question, ID, "port_in_use"), meeting(case))
 
 
-REMEDIES = (*_advice("$MASTER_ADDR"), _name_gloo_interface(""), OWN_NAME)
+REMEDIES = (*_advice(Case()), WAIT_FOR_NAME, _name_gloo_interface(""), OWN_NAME)

@@ -25,6 +25,8 @@ Read more
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from collections.abc import Iterator
 
 from ncclkit.analysis.network_devices import infiniband_expected, infiniband_seen
@@ -176,7 +178,18 @@ def _no_library(case: Case) -> Finding | None:
         " plain sockets."
     )
     seen = [*_without_devices(case), *over_sockets(case)]
-    return _finding(case, "possible", say, pick(lacking, seen, limit=3))
+    finding = _finding(case, "possible", say, pick(lacking, seen, limit=3))
+    return replace(finding, advice=(INSTALL, *finding.advice))
+
+
+INSTALL = Advice(
+    "Install libibverbs and the provider of the card in the image or on the host: rdma-core on"
+    " RHEL; libibverbs1 and ibverbs-providers on Debian and Ubuntu.",
+    command="ldconfig -p | grep -E 'libibverbs|libmlx5'; ls /sys/class/infiniband",
+    why="NCCL loads libibverbs when it starts, and without it knows sockets only.",
+    check="'NET/IB : Using' and 'Using network IB' stand in the log of every rank.",
+    risk="None on hosts with such cards; on others nothing changes.",
+)
 
 
 def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, Event] | None:
@@ -255,11 +268,11 @@ def _finding(
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Make the cards visible to the job on every node and correct the filters.",
-            command=(
-                "ibv_devinfo | grep -E 'hca_id|state'   # docker run --device=/dev/infiniband"
-                " --cap-add=IPC_LOCK …"
-            ),
+            "Make the cards visible to the job on every node and correct the filters (NCCL_IB_HCA,"
+            " NCCL_IB_DISABLE, NCCL_NET): a container needs --device=/dev/infiniband and"
+            " --cap-add=IPC_LOCK, or on Kubernetes the RDMA resource, and the library of the card's"
+            " provider (rdma-core, ibverbs-providers).",
+            command="ibv_devinfo | grep -E 'hca_id|state'; ls /dev/infiniband",
             why="NCCL falls back to TCP silently when it sees no active port.",
             check="'Using network IB' on all ranks, and the bandwidth between nodes fits the link.",
             risk="None.",
@@ -336,4 +349,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,
 )
-REMEDIES = (*_advice(), UNSET)
+REMEDIES = (*_advice(), INSTALL, UNSET)

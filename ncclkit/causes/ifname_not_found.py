@@ -343,6 +343,10 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
         "The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach."
     )
     otherwise = ", or set it to a name that `ip -brief address` shows on every node"
+    if gloo:
+        otherwise = ", or set it to the exact name of one interface, the one that joins the nodes"
+    if gloo and wanted.startswith(("^", "=")):
+        otherwise += " (gloo knows no ^ and no list to exclude; NCCL_SOCKET_IFNAME may keep it)"
     unset = Advice(
         f"Unset {variable}{'' if exist else otherwise}.",
         command=f"unset {variable}",

@@ -110,9 +110,37 @@ def _failed_plugin(case: Case) -> Finding | None:
         pick(crash, traced, reported, refused),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        advice=_advice(),
+        advice=_advice_on_failure(lines),
         next=experiment(case),
     )
+
+
+NO_PROVIDER = (
+    "No data available",
+    "No eligible providers",
+    "Only EFA provider is supported",
+    "failed: -61",
+    "Unable to find device",
+)
+"""What libfabric and its plugin say where they see no card."""
+
+
+def _advice_on_failure(lines: list[Event]) -> tuple[Advice, ...]:
+    """Where the plugin sees no card, the card is what is missing and not the plugin."""
+    if matching(lines, *NO_PROVIDER):
+        return (EXPOSE, *_advice())
+    return _advice()
+
+
+EXPOSE = Advice(
+    "Let the job see the cards that the plugin drives: pass /dev/infiniband into the container"
+    " (docker run --device=/dev/infiniband --ulimit memlock=-1; on Kubernetes the resource of the"
+    " device plugin, vpc.amazonaws.com/efa on AWS).",
+    command="ls /dev/infiniband; fi_info -p efa; ulimit -l",
+    why="The plugin was loaded and found no card of its kind in this container or host.",
+    check="fi_info lists the provider inside the container, and NET/OFI selects it.",
+    risk="None.",
+)
 
 
 def _plugin_errors(case: Case) -> list[Event]:
@@ -245,4 +273,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = _advice()
+REMEDIES = (*_advice(), EXPOSE)

@@ -15,7 +15,7 @@ How to be sure
     `ss -ltnp 'sport = :29500'` on that machine shows who listens.
 
 What to do
-    One node may also give torchrun --rdzv-endpoint=HOST:0.
+    torchrun on one node also takes --rdzv-endpoint=localhost:0, which chooses a free port.
 
 Read more
     PyTorch docs: torchrun (--standalone, --rdzv-endpoint, --master-port).
@@ -39,7 +39,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
-from ncclkit.causes._settings import script
+from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import Endpoint, RendezvousError, StoreBind
@@ -126,7 +126,7 @@ def _refused_bind(case: Case) -> Finding | None:
         pick(final, lines, limit=5),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        advice=_advice(port, script(case)),
+        advice=_advice(port, case),
         next=experiment(case),
     )
 
@@ -166,7 +166,7 @@ def _port_refused(case: Case) -> Finding | None:
     )
     why = tuple(host.event for host in held[:5])
     names = tuple(host.name for host in held)
-    advice = _advice(port, script(case))
+    advice = _advice(port, case)
     return found(
         ID, _tested.risk(case), say, why, hosts=names, advice=advice, next=experiment(case)
     )
@@ -181,25 +181,26 @@ def _port_number(value: object, text: str) -> int | None:
     return None
 
 
-def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
+def _advice(port: int | None, case: Case) -> tuple[Advice, ...]:
+    asked = "ss -ltnp"
+    if port:
+        asked = f"ss -ltnp 'sport = :{port}'"
     return (
         Advice(
-            "Let torchrun choose a free port (one node), or derive the port from the job id"
-            " (cluster).",
-            command=(
-                f"torchrun --standalone --nproc-per-node=gpu {name}   # or: export"
-                " MASTER_PORT=$((20000 + SLURM_JOB_ID % 40000))"
-            ),
-            why="Two jobs on one machine must not share the number.",
-            check="The job passes init_process_group while the other one still runs.",
-            risk="All nodes must compute the same number.",
+            "See which process holds the port: end it if it is a left-over of your own, else give"
+            f" this job another port: {options_of(case).port}.",
+            command=asked,
+            why="Two jobs on one machine must not share the number, and a killed launcher can"
+            " leave rank 0 alive.",
+            check="The command prints no listener, or the job starts while the other one runs.",
+            risk="The process may be someone's running job; all hosts must get the same number.",
         ),
         Advice(
-            "Find the process that holds the port; end it only if it is a left-over of your own.",
-            command=f"ss -ltnp 'sport = :{port or 29500}'",
-            why="A killed launcher can leave rank 0 alive.",
-            check="The command prints no listener.",
-            risk="It may be someone's running job.",
+            "On a cluster compute the port from the job's id, in the script that starts all ranks.",
+            command="export MASTER_PORT=$((20000 + SLURM_JOB_ID % 40000))",
+            why="Jobs that share a machine then have different ports.",
+            check="The job passes init_process_group while another one runs.",
+            risk="All nodes must compute the same number.",
         ),
     )
 
@@ -223,4 +224,4 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, limits(question, ID, "hostname_resolution"), other)
 
 
-REMEDIES = _advice(None, "train.py")
+REMEDIES = _advice(None, Case())

@@ -29,6 +29,8 @@ Read more
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
     UNDECIDED,
@@ -48,6 +50,7 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
+from ncclkit.analysis.launchers import launcher
 from ncclkit.analysis.picks import (
     among,
     ddp_ranks,
@@ -554,7 +557,11 @@ def _ddp_mismatch(case: Case) -> Finding | None:
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
     )
-    return _finding(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
+    finding = _finding(
+        case, "likely", say + "do not match those of the other ranks.", lines, ranks
+    )
+    # its own message names the remedy
+    return replace(finding, advice=(UNUSED, *finding.advice))
 
 
 def _stalled_tensors(case: Case) -> Finding | None:
@@ -617,20 +624,32 @@ def _finding(
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
-    return (
-        Advice(
-            "Make every rank take the same path through the code that holds collectives: equal"
-            " number of batches, no collective inside `if rank == 0`.",
-            code=(
-                "with Join([ddp_model]):\n    for batch in loader: ...   # or"
-                " DistributedSampler(drop_last=True)"
-            ),
-            why="The n-th call of each rank is paired with the n-th call of all others.",
-            check="The number of steps per epoch, printed by each rank, is the same.",
-            risk="drop_last leaves a few samples out.",
-        ),
-        compare_calls(case),
+    code = JOIN
+    # Join is torch's; Horovod has a call of its own
+    if launcher(case) == "horovod":
+        code = "for batch in loader: ...\nhvd.join()"
+    same_path = Advice(
+        "Make every rank take the same path through the code that holds collectives: equal"
+        " number of batches (repeat or cut the shards), every collective, save and evaluation on all"
+        " ranks and none inside `if rank == 0`, and one decision for all where they branch.",
+        code=code,
+        why="The n-th call of each rank is paired with the n-th call of all others.",
+        check="The number of steps per epoch, printed by each rank, is the same.",
+        risk="drop_last leaves a few samples out.",
     )
+    return same_path, compare_calls(case)
+
+
+JOIN = "with Join([ddp_model]):\n    for batch in loader: ...   # or DataLoader(drop_last=True)"
+"""What lets ranks have different numbers of batches."""
+UNUSED = Advice(
+    "Let DDP know that some parameters get no gradient in a step: find_unused_parameters=True, as"
+    " its message says; or let every parameter take part in the loss on every rank.",
+    code="DistributedDataParallel(model, device_ids=[local_rank], find_unused_parameters=True)",
+    why="DDP waits for a gradient of each parameter, and reduces those of a bucket together.",
+    check="The second step begins; TORCH_DISTRIBUTED_DEBUG=INFO names the parameters left out.",
+    risk="DDP walks the graph once more in each step; with checkpointing it may refuse.",
+)
 
 
 def _recording_experiment() -> Experiment:
@@ -649,4 +668,4 @@ def experiment(case: Case) -> Experiment:
     return _recording_experiment()
 
 
-REMEDIES = (*_advice(Case()), PRINT_CALLS)
+REMEDIES = (*_advice(Case()), UNUSED, PRINT_CALLS)

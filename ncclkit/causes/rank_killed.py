@@ -24,6 +24,8 @@ Read more
 
 from __future__ import annotations
 
+import re
+
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -227,8 +229,11 @@ def _closed_terminal(case: Case) -> Finding | None:
     # SIGHUP goes to all that was started in a terminal
     lines = case.of("elastic.signal", "elastic.stop", signal=1)
     lines += case.of(SystemFault, what="hangup")
-    if not lines:
+    lines += matching(_stopped_launchers(case), "got sigval:1", "got signal: 1")
+    hung_up = [event for event in lines if not OTHER_SIGNAL.search(event.text)]
+    if not hung_up:
         return None
+    lines = hung_up
     say = (
         f"The launcher{on(lines[0].host)} got SIGHUP: the terminal or connection in which it was"
         " started was closed."
@@ -236,9 +241,12 @@ def _closed_terminal(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(lines, limit=4), hosts=name_hosts(lines), advice=(DETACH,))
 
 
+OTHER_SIGNAL = re.compile(r"got (?:sigval|signal): ?1\d")
+"""Signals whose number begins as that of SIGHUP."""
 DETACH = Advice(
-    "Start the job where no terminal ends it: with sbatch, in tmux, or detached.",
-    command="tmux new -s train   # or: setsid nohup torchrun … > train.log 2>&1 &",
+    "Start the job where no terminal ends it: with sbatch, in tmux or screen, or with setsid (nohup"
+    " before torchrun does not help, as it takes the signal itself).",
+    command="tmux new -s train",
     why="A shell that ends sends SIGHUP to what was started in it.",
     check="The job goes on after the connection was closed.",
     risk="A detached job must be stopped by hand.",
@@ -377,8 +385,9 @@ def _advice_on_sender() -> tuple[Advice, ...]:
 
 def _requeue_advice() -> Advice:
     return Advice(
-        "Save checkpoints on a signal before the limit and let the job be requeued.",
-        command="sbatch --signal=B:USR1@300 --requeue …",
+        "Ask for a longer time limit, or save a checkpoint on a signal before the limit and let the"
+        " job be requeued: sbatch with --signal=B:USR1@300 --requeue.",
+        command="scontrol show config | grep -iE 'requeue|KillWait|OverTimeLimit'",
         why="Limits and preemption are normal on shared machines.",
         check="The next run resumes from the last step.",
         risk="None.",
@@ -386,9 +395,9 @@ def _requeue_advice() -> Advice:
 
 
 RESTART = Advice(
-    "Keep a checkpoint of each step that may be lost, and let torchrun start the ranks again"
-    " from it.",
-    command="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 …",
+    "Keep a checkpoint of each step that may be lost, and let the launcher start the ranks again"
+    " from it: --max-restarts=3 of torchrun, --requeue of Slurm, max_failures of Ray.",
+    env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     why=(
         "A job that was killed from outside once usually runs when it is started again; the"
         " variable keeps torchrun from passing the addresses of the dead attempt to the new one"

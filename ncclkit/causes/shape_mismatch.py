@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
@@ -231,9 +232,13 @@ def _watchdog_mismatch(case: Case) -> Finding | None:
             if one.of_different_calls:
                 strength = "possible"
             lines = cited(*sorted(one.sides.values(), key=len))
-            return _shape_finding(
+            finding = _shape_finding(
                 case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength
             )
+            # a program broadcasts what it has just shaped alike; DDP broadcasts buffers each step
+            if one.op == "BROADCAST":
+                return replace(finding, advice=(BUFFERS, *finding.advice))
+            return finding
     return None
 
 
@@ -373,20 +378,30 @@ ONE_MODEL = Advice(
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
-    return (
-        Advice(
-            "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or"
-            " exchange the lengths first.",
-            code=(
-                "lengths = [torch.empty_like(n) for _ in range(world)]\ndist.all_gather(lengths, n)"
-                "  # then pad to max(lengths)"
-            ),
-            why="NCCL and gloo move bytes and do not check shapes.",
-            check="The step runs, and the results of all ranks are equal.",
-            risk="Padding must not enter the loss.",
+    same_shape = Advice(
+        "Make all ranks bring the same shape and dtype to this call: pad an uneven batch or length"
+        " to that of the others, leave the last batch out (drop_last=True), or exchange the lengths"
+        " first.",
+        code=(
+            "lengths = [torch.empty_like(n) for _ in range(world)]\ndist.all_gather(lengths, n)"
+            "  # then pad to max(lengths)"
         ),
-        compare_calls(case),
+        why="NCCL and gloo move bytes and do not check shapes.",
+        check="The step runs, and the results of all ranks are equal.",
+        risk="Padding must not enter the loss.",
     )
+    return same_shape, compare_calls(case)
+
+
+BUFFERS = Advice(
+    "Keep buffers that grow or differ on each rank out of DDP's broadcast before each forward:"
+    " broadcast_buffers=False, or name them in _ddp_params_and_buffers_to_ignore.",
+    code="DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",
+    why="DDP broadcasts all buffers of rank 0, and a cache that a rank has enlarged does not fit.",
+    check="The step runs; print the shapes of model.named_buffers() on two ranks.",
+    risk="Running statistics of BatchNorm then differ between the ranks.",
+)
+"""Where the call at fault is a broadcast during training, which carries state of the ranks."""
 
 
 def experiment(case: Case) -> Experiment:
@@ -405,4 +420,4 @@ def _recording_experiment() -> Experiment:
     )
 
 
-REMEDIES = (*_advice(Case()), PRINT_CALLS, ONE_MODEL)
+REMEDIES = (BUFFERS, *_advice(Case()), PRINT_CALLS, ONE_MODEL)

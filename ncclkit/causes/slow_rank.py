@@ -64,7 +64,13 @@ from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_ca
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._resuming import advice_for_loader, keep_position
-from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
+from ncclkit.causes._settings import (
+    LONE,
+    is_below_default,
+    loop_seconds,
+    raise_timeout,
+    unreached_timeout,
+)
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -599,24 +605,27 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
     who = name_ranks(ranks)
-    return (
-        *keep_position(case, ranks),
-        Advice(
-            f"Shorten or move what {who} does"
-            + (f" in {where}" if where else "")
-            + " so that all ranks reach the collective together.",
-            why="The other ranks only wait; nothing is wrong with the network.",
-            check=(
-                "Time the phase on each rank: the longest minus the shortest must stay well below"
-                " the timeout."
-            ),
-            risk="None for the result; the work itself stays the same.",
+    place = ""
+    if where:
+        place = f" in {where}"
+    shorten = Advice(
+        f"Shorten or move what {who} does{place} so that all ranks reach the collective together:"
+        " prepare data before the job or on all ranks, evaluate on all of them.",
+        why="The other ranks only wait; nothing is wrong with the network.",
+        check=(
+            "Time the phase on each rank: the longest minus the shortest must stay well below"
+            " the timeout."
         ),
-        *(  # more time fixes no late rank
-            replace(advice, change={})
-            for advice in raise_timeout(case, f"Needed when {who} cannot be made faster.")
-        ),
+        risk="None for the result; the work itself stays the same.",
     )
+    longer = []
+    for advice in raise_timeout(case, f"Needed when {who} cannot be made faster."):
+        # more time fixes no late rank
+        longer.append(replace(advice, change={}))
+    # a timeout below PyTorch's own was chosen, and ordinary work may take as long
+    if is_below_default(case):
+        return (*keep_position(case, ranks), *longer, shorten)
+    return (*keep_position(case, ranks), shorten, *longer)
 
 
 def experiment(case: Case) -> Experiment:

@@ -27,10 +27,13 @@ Read more
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import shlex
 
 from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.hosts import common_interface, holders, plain_address, shared_network, subnets
+from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.picks import (
     first_finding,
     foreign_address,
@@ -47,6 +50,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
+from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import ends
 from ncclkit.core.kinds import (
@@ -123,9 +127,19 @@ def _unreached_store(case: Case) -> Finding | None:
         ranks=ranks_in(lines),
         hosts=tuple(name for name, _ in holders(case, host))
         or ((host,) if host else name_hosts(lines)),
-        advice=(*_other_endpoint(case, host, port, bool(foreign)), *_advice(host, port)),
+        advice=_advice_on_endpoint(case, host, port, bool(foreign)),
         next=experiment(case),
     )
+
+
+def _advice_on_endpoint(
+    case: Case, host: str, port: object, foreign: bool
+) -> tuple[Advice, ...]:
+    """The remedies, the one that the facts or the address itself name before the others."""
+    general = _advice(case, host, port)
+    if _no_host_has_it(host):
+        return (_real_address(case, host), *general)
+    return (*_other_endpoint(case, host, port, foreign), *general)
 
 
 def _strength_of_refusal(case: Case, lines: list[Event], host: str) -> Strength:
@@ -266,17 +280,18 @@ def _not_ours(case: Case) -> Finding | None:
     where = next(
         (m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None
     )
+    host, port = None, None
+    listen = "an address"
     if where:
         host, port = where.groups()
-    else:
-        host, port = "MASTER_ADDR", "MASTER_PORT"
+        listen = f"{host}:{port}"
     say = (
-        f"The store was to listen at {host}:{port}{on(lines[0].host)}, but that host does not have"
+        f"The store was to listen at {listen}{on(lines[0].host)}, but that host does not have"
         " this address: it "
     )
     say += "belongs to another host, or to a network that does not exist there."
     # the endpoint itself is wrong: to try to reach it would be no use
-    advice = _advice(host, port)[::-1]
+    advice = _advice(case, host, port)[::-1]
     return found(
         ID,
         "likely",
@@ -300,7 +315,7 @@ def _no_family(case: Case) -> Finding | None:
         f"The store was to use a family of addresses that is switched off{on(lines[0].host)}, most"
         " often IPv6."
     )
-    advice = _advice("MASTER_ADDR", "MASTER_PORT")
+    advice = _advice(case)
     return found(
         ID,
         "possible",
@@ -332,7 +347,7 @@ def _closed_port(case: Case) -> Finding | None:
         " ranks would not reach a store there."
     )
     why = tuple(link.event for link in closed[:6])
-    advice = _advice(first.address, first.port)
+    advice = _advice(case, first.address, first.port)
     hosts = _tested.ends_of(closed)
     return found(
         ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case)
@@ -349,32 +364,67 @@ def _endpoint_asked(lines: list[Event]) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _advice(host: object, port: object) -> tuple[Advice, ...]:
-    address = host or "MASTER_ADDR"
-    number = port or "MASTER_PORT"
-    return (
-        Advice(
-            f"From each node, resolve {address} and connect to port {number} while the first node"
-            " waits.",
-            command=(
-                f"getent hosts '{address}'; timeout 5 bash -c '</dev/tcp/{address}/{number}' &&"
-                " echo open"
-            ),
-            why="Refused: no process listens there.  No answer: firewall or wrong interface.",
-            check="Every node prints 'open'.",
-            risk="None, it only opens a connection.",
+def _advice(case: Case, host: object = None, port: object = None) -> tuple[Advice, ...]:
+    """How to find out why, and how to give all hosts one endpoint."""
+    return _try_endpoint(case, host, port), Advice(
+        "Give all nodes the same endpoint, an address of the first node that the others can route"
+        f" to: {options_of(case).address}.",
+        command="hostname -I; ip route",
+        why=(
+            "A name can resolve to 127.0.1.1 on one node and to an unreachable interface on"
+            " another."
         ),
-        Advice(
-            "Give all nodes the same endpoint: an address of the first node that the others can"
-            " route to.",
-            command=f"export MASTER_ADDR=<address of node 0> MASTER_PORT={number}",
-            why=(
-                "A name can resolve to 127.0.1.1 on one node and to an unreachable interface on"
-                " another."
-            ),
-            check="All ranks pass init_process_group.",
-            risk="None.",
-        ),
+        check="All ranks pass init_process_group.",
+        risk="None.",
+    )
+
+
+def _try_endpoint(case: Case, host: object, port: object) -> Advice:
+    """To try the endpoint from the hosts that could not reach it.
+
+    Where the log names no host, the variables of the job do.
+    """
+    address = shlex.quote(str(host)) if host else '"$MASTER_ADDR"'
+    number = str(port) if is_whole(str(port or "")) else "$MASTER_PORT"
+    where = f"{host or 'the endpoint'} and connect to it"
+    if host and port:
+        where = f"{host} and connect to port {port}"
+    # 6379 is where Ray's head listens; its workers are told the address when they are started
+    first = "the first node waits"
+    if "ray" in launchers(case):
+        first = "Ray's head runs"
+    connect = f"timeout 5 bash -c 'exec 3<>/dev/tcp/$0/$1 && echo open' {address} {number}"
+    return Advice(
+        f"From each node, resolve {where} while {first}; where that fails, correct the address:"
+        f" {options_of(case).address}.",
+        command=f"getent hosts {address}; {connect}",
+        why="Refused: no process listens there.  No answer: firewall or wrong interface.",
+        check="Every node prints 'open'.",
+        risk="None, it only opens a connection.",
+    )
+
+
+def _no_host_has_it(host: str) -> bool:
+    """Whether no host can have this address.
+
+    It is a netmask, a broadcast address or one of a group.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_multicast or address.is_reserved or address.is_unspecified
+
+
+def _real_address(case: Case, host: str) -> Advice:
+    """To replace what no host can have as its address."""
+    return Advice(
+        f"Replace {host}, which no host can have, by an address of the first host; 127.0.0.1 will do"
+        f" on a single host: {options_of(case).address}.",
+        command="hostname -I",
+        why="A netmask, a broadcast address or an example was taken for the address of a host.",
+        check="All ranks pass init_process_group.",
+        risk="None, as long as all nodes are given the same.",
     )
 
 
@@ -383,4 +433,4 @@ def experiment(case: Case) -> Experiment:
     return meeting(case)
 
 
-REMEDIES = _advice(None, None)
+REMEDIES = (*_advice(Case()), _real_address(Case(), "the address"))

@@ -401,7 +401,13 @@ def _older_library(case: Case) -> Finding | None:
     )
     why = pick(lines, case.of(NcclVersion))
     return found(
-        ID, "likely", say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()
+        ID,
+        "likely",
+        say,
+        why,
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=(ONE_LIBRARY, *_advice()),
     )
 
 
@@ -442,12 +448,27 @@ def _advice() -> tuple[Advice, ...]:
         ),
         Advice(
             "See which file a rank really loaded.",
-            command="grep -h libnccl /proc/PID/maps | awk '{print $6}' | sort -u",
+            command="grep -h libnccl /proc/[0-9]*/maps 2>/dev/null | awk '{print $6}' | sort -u",
             why="An import before torch can load a second copy first.",
             check="One path, inside torch's environment.",
             risk="None, it only reads.",
         ),
     )
+
+
+ONE_LIBRARY = Advice(
+    "Let the process find one NCCL only, the release that torch was built with: remove the other"
+    " package (pip, conda, system) and its folder from LD_LIBRARY_PATH and LD_PRELOAD, and import"
+    " torch before what brings its own (cupy, TensorFlow).",
+    command=(
+        "python -m pip list | grep -iE '^(torch|nvidia-nccl|cupy)'; ldconfig -p | grep libnccl;"
+        " echo $LD_PRELOAD $LD_LIBRARY_PATH"
+    ),
+    why="The loader takes the copy that it finds first, and that one is older than torch needs.",
+    check="`import torch` succeeds, and `grep libnccl /proc/self/maps` in it shows one path.",
+    risk="Another program of the job may need the library you remove.",
+)
+"""Where one process found another NCCL than it was built with."""
 
 
 def experiment(case: Case) -> Experiment:
@@ -473,4 +494,4 @@ CHECK = Preflight(
     also=("software.nccl.built",),
     next=experiment,
 )
-REMEDIES = (*_advice(), _one_release("<package>", "<version>"))
+REMEDIES = (ONE_LIBRARY, *_advice(), _one_release("<package>", "<version>"))

@@ -47,6 +47,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
+from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
@@ -99,9 +100,9 @@ def diagnose(case: Case) -> Finding:
     )
     if finding and can_simulate_again(case):
         # with one launcher per host the launchers' own numbers may be wrong
-        return replace(finding, next=None)
+        finding = replace(finding, next=None)
     if finding:
-        return finding
+        return replace(finding, advice=_advice(case))
     went_well = initialized(case)
     went_well += [
         *case.of(C10dTimeout),
@@ -463,19 +464,16 @@ def _finding(strength: Strength, say: str, why: list[Event], ranks: tuple[int, .
         pick(in_order(why)),
         ranks=ranks or (),
         hosts=name_hosts(why) if not ranks else (),
-        advice=_advice(),
         next=None if strength == "proven" else _minimal_experiment(),
     )
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Start all ranks through one launcher with the same numbers on every node.",
-            command=(
-                "srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu"
-                " --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$HEAD:29500 train.py"
-            ),
+            "Start exactly as many ranks as WORLD_SIZE says, all by one launcher with the same"
+            f" numbers on every node: {options_of(case).counts}.",
+            command="env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_|SLURM_N)' | sort",
             why="It sets RANK, WORLD_SIZE and LOCAL_RANK consistently.",
             check="As many different RANK values as WORLD_SIZE print a first line.",
             risk="None.",
@@ -509,4 +507,4 @@ def _minimal_experiment() -> Experiment:
     )
 
 
-REMEDIES = _advice()
+REMEDIES = _advice(Case())
