@@ -48,6 +48,8 @@ WORDS: Mapping[str, re.Pattern[str]] = {
 
 One that starts its ranks by another stands before it: its own options decide.
 """
+KINDS = {"horovod": ("horovod.stalled",), "srun": ("slurm.event",)}
+"""Kinds of events that only its jobs have."""
 LINES = 4000
 """Lines that are searched at most; a start names its launcher early."""
 
@@ -56,7 +58,11 @@ LINES = 4000
 def launchers(case: Case) -> tuple[str, ...]:
     """All launchers and frameworks that the lines show, the deciding one first."""
     text = "\n".join(_first_lines(case))
-    return tuple(name for name, words in WORDS.items() if words.search(text))
+    shown = []
+    for name, words in WORDS.items():
+        if words.search(text) or case.of(*KINDS.get(name, ("",))):
+            shown.append(name)
+    return tuple(shown)
 
 
 def launcher(case: Case) -> str:

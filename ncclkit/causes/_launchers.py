@@ -108,8 +108,8 @@ ANY = LauncherOptions(
     " `--master_port` of deepspeed, `--main_process_port` of accelerate)",
     "WORLD_SIZE and what the launcher counts (`--nproc-per-node`, `--num_processes`, `-np`,"
     " `--ntasks-per-node`)",
-    "no more ranks on a host than `nvidia-smi -L` lists GPUs, and `torch.cuda.set_device` with the"
-    " rank's number on its host (LOCAL_RANK) before anything touches CUDA",
+    "`torch.cuda.set_device` with the rank's number on its host (LOCAL_RANK) before anything"
+    " touches CUDA, and no device number written into the program",
     "MASTER_ADDR, or the option by which the launcher takes it (`--master-addr` of torchrun,"
     " `--main_process_ip` of accelerate, the hostfile of deepspeed)",
 )

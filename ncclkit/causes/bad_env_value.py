@@ -29,6 +29,7 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.settings import check_value
+from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -36,6 +37,7 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     messages,
+    name_hosts,
     on,
     pick,
     ranks_in,
@@ -44,7 +46,15 @@ from ncclkit.causes import _starting
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import NcclEnv, NcclIbDevices, NcclInfo, NcclInit, NcclWarn
+from ncclkit.core.kinds import (
+    NcclEnv,
+    NcclIbDevices,
+    NcclInfo,
+    NcclInit,
+    NcclWarn,
+    PrintedEnv,
+    PythonException,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
@@ -78,6 +88,7 @@ def diagnose(case: Case) -> Finding:
         _nothing_to_choose,
         _without_ib,
         _unread_file,
+        _unloaded_library,
         _rejected_value,
         CHECK.risk,
     ) or CHECK.otherwise(
@@ -250,6 +261,71 @@ def _unread_file(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(lines, own), ranks=ranks_in(lines), advice=advice)
 
 
+LIBRARIES = re.compile(
+    r"\b(VLLM_NCCL_SO_PATH|NCCL_(?:NET|TUNER|PROFILER)_PLUGIN)(?:=| set by environment to )"
+    r"['\"]?([^\s'\",;]+)"
+)
+"""A variable that names a library, and its value."""
+UNLOADED = (
+    "cannot open shared object file",
+    "Failed to load NCCL library",
+    "dlopen failed",
+    "invalid ELF header",
+    "file too short",
+)
+"""What the loader and its callers say of a library that cannot be loaded."""
+
+
+def _unloaded_library(case: Case) -> Finding | None:
+    """A library that a variable names cannot be loaded.
+
+    Without an error NCCL went on with its own, so the variable did no harm.
+    """
+    errors = matching([*case.of(NcclWarn), *case.of(PythonException), *messages(case)], *UNLOADED)
+    for variable, value, named in _named_libraries(case):
+        # the loader completes the short name of a plug-in: libnccl-net-<value>.so
+        lines = matching(errors, value.strip("'\""))
+        if not lines:
+            continue
+        say = f"The library that {variable} names cannot be loaded{on(lines[0].host)}: {value}."
+        strength: Strength = "likely"
+        if "/" in value:
+            strength = "proven"
+        return found(
+            ID,
+            strength,
+            say,
+            pick(lines[:3], [named]),
+            ranks=ranks_in(lines),
+            hosts=name_hosts(lines),
+            advice=(_library_advice(variable),),
+        )
+    return None
+
+
+def _named_libraries(case: Case) -> Iterator[tuple[str, str, Event]]:
+    """Each variable that the lines show to name a library, with its value and the line."""
+    for event in [*case.of(NcclEnv), *case.of(PrintedEnv), *unread_lines(case, "quiet")]:
+        said = LIBRARIES.search(event.text)
+        if said:
+            yield said[1], said[2].rstrip("."), event
+
+
+def _library_advice(name: str) -> Advice:
+    where = f"in {SET_IN}"
+    if name.startswith("VLLM"):
+        where = "in the job's environment or its image"
+    return Advice(
+        f"Unset {name}, or let it name a library that exists on every host and in the container and"
+        f" fits its architecture; it may be set {where}.",
+        change={"unset": [name]},
+        command="env | grep -E '_PLUGIN=|_SO_PATH='; ldconfig -p | grep nccl",
+        why="The loader is given this name instead of the library that comes with the program.",
+        check="The job starts without the variable.",
+        risk="None: the program then loads its own library.",
+    )
+
+
 def _file_advice(name: str) -> Advice:
     return Advice(
         f"Unset {name}, or name a file that every host can read and that was written by this"
@@ -378,4 +454,8 @@ CHECK = Preflight(
     also=("env.*",),
     next=experiment,
 )
-REMEDIES = (*_advice("all NCCL_* variables"), _file_advice("NCCL_TOPO_FILE"))
+REMEDIES = (
+    *_advice("all NCCL_* variables"),
+    _file_advice("NCCL_TOPO_FILE"),
+    _library_advice("NCCL_NET_PLUGIN"),
+)

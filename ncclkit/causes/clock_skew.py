@@ -145,11 +145,9 @@ def _advice(host: str) -> Advice:
 
 
 STATIC = Advice(
-    "Until then let the nodes meet without heartbeats.",
-    command=(
-        "torchrun --rdzv-backend static --node-rank $SLURM_NODEID --master-addr <first host>"
-        " --master-port 29500 …"
-    ),
+    "Until then let the nodes meet without heartbeats: give torchrun --rdzv-backend static, with"
+    " --node-rank, and --master-addr and --master-port of the first host.",
+    command="date +%s.%N; timedatectl timesync-status",
     why=(
         "The static rendezvous only counts the nodes; heartbeats with the time of day belong to"
         " c10d and etcd."

@@ -189,8 +189,9 @@ def cpus(text: object) -> frozenset[int]:
 
 def _advice_for_slurm(cores: int) -> Advice:
     return Advice(
-        "Pass the number of cores per task to srun; it does not take over sbatch's number.",
-        command=f"srun --cpus-per-task={cores} …   # or: export SRUN_CPUS_PER_TASK={cores}",
+        "Pass the number of cores per task to srun (--cpus-per-task, or by this variable); it does"
+        " not take over sbatch's number.",
+        command=f"export SRUN_CPUS_PER_TASK={cores}",
         why=(
             "Since Slurm 22.05 srun does not read SLURM_CPUS_PER_TASK any more, and its default is"
             " one core."
@@ -202,8 +203,8 @@ def _advice_for_slurm(cores: int) -> Advice:
 
 UNBIND = Advice(
     "Unset the variables that bind every process to the same core, and let the launcher bind each"
-    " rank near its GPU.",
-    command="unset OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY; torchrun --numa-binding=node …",
+    " rank near its GPU (--numa-binding=node of torchrun, --gpu-bind=closest of srun).",
+    command="unset OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY",
     change={"unset": ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"]},
     why=(
         "They are meant for one process that has the machine to itself: each rank counts cores from"
@@ -213,11 +214,9 @@ UNBIND = Advice(
     risk="None for the result; a job of one rank on the node may become a little slower.",
 )
 SOCKETS = Advice(
-    "Give the job CPUs of both sockets, and bind each rank to those next to its GPU.",
-    command=(
-        "nvidia-smi topo -m; torchrun --numa-binding=node …; docker run --cpuset-cpus=<both"
-        " sockets> …"
-    ),
+    "Give the job CPUs of both sockets (--cpuset-cpus of docker run), and bind each rank to those"
+    " next to its GPU (--numa-binding=node of torchrun).",
+    command="nvidia-smi topo -m; lscpu | grep -i numa",
     why=(
         "Launches, copies and NCCL's proxy threads cross the link between the sockets, and so does"
         " their memory."

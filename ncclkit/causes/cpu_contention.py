@@ -455,10 +455,10 @@ def _advice(fitting: float | None) -> tuple[Advice, ...]:
     return (
         Advice(
             f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask"
-            " for more cores.",
+            f" for more cores ({workers + 2} a rank, --cpus-per-task of Slurm).",
             code=f"DataLoader(..., num_workers={workers}, prefetch_factor=2)",
             env={"OMP_NUM_THREADS": "1"},
-            command=f"nproc; srun --cpus-per-task={workers + 2} …",
+            command="nproc; cat /proc/loadavg",
             why="NCCL's proxy thread needs a core to itself at the right moment.",
             check="Load stays below nproc, and the step time's p99 comes near its median.",
             risk="Too few workers leave the GPU waiting.",

@@ -23,6 +23,7 @@ Read more
 
 from __future__ import annotations
 
+import shlex
 import re
 from collections.abc import Iterator
 
@@ -365,15 +366,16 @@ def _local_folder(case: Case) -> str:
 
 
 def _advice(folder: str = "") -> tuple[Advice, ...]:
-    place = folder.rstrip("/") or "<a folder on a local disk>"
+    room = folder.rstrip("/")
+    move = ""
+    if room:
+        quoted = shlex.quote(room)
+        move = f"; export TMPDIR={quoted} HF_HOME={quoted}/hf TRITON_CACHE_DIR={quoted}/triton"
     return (
         Advice(
-            "Free space, and point caches and temporary files to a local disk with room"
-            f"{f', such as {folder}' if folder else ''}.",
-            command=(
-                f"df -h . /tmp ~; df -i .; quota -s; export TMPDIR={place} HF_HOME={place}/hf "
-                f"TRITON_CACHE_DIR={place}/triton"
-            ),
+            "Free space, and point caches and temporary files (TMPDIR, HF_HOME, TRITON_CACHE_DIR)"
+            f" to a local disk with room{f', such as {folder}' if folder else ''}.",
+            command=f"df -h . /tmp /dev/shm ~; df -i .; quota -s{move}",
             why="One rank that cannot write stops all of them.",
             check="`df` shows room for two checkpoints before the job starts.",
             risk="Local disks are lost with the node: keep checkpoints on shared storage.",

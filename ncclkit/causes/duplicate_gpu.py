@@ -118,7 +118,14 @@ def _reported_duplicate(case: Case) -> Finding | None:
     else:
         strength = "likely"
     return found(
-        ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice(case)
+        ID,
+        strength,
+        say,
+        pick(said, same),
+        ranks=ranks,
+        hosts=hosts,
+        gpus=gpus,
+        advice=_advice(case),
     )
 
 

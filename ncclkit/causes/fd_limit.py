@@ -197,11 +197,9 @@ def _advice(ranks: int) -> tuple[Advice, ...]:
     limit = 1 << max(16, int(need.value).bit_length())
     return (
         Advice(
-            f"Raise the limit in the job itself, to {limit}.",
-            command=(
-                f"ulimit -n {limit}   # in the job script; docker run --ulimit"
-                f" nofile={limit}:{limit}"
-            ),
+            f"Raise the limit in the job itself, to {limit}: in its script, or for a container by"
+            f" --ulimit nofile={limit}:{limit} of docker run.",
+            command=f"ulimit -n {limit}",
             why=f"Each peer, channel and worker costs descriptors: over sockets {need.words}",
             check=f"`ulimit -n` inside the job prints {limit}, and the start passes.",
             risk=(
@@ -227,8 +225,8 @@ def _advice(ranks: int) -> tuple[Advice, ...]:
 
 
 PROCESSES = Advice(
-    "Raise the limit of processes of the container or the user.",
-    command="ulimit -u; cat /sys/fs/cgroup/pids.max   # docker run --pids-limit=-1 …",
+    "Raise the limit of processes of the container (--pids-limit=-1 of docker run) or the user.",
+    command="ulimit -u; cat /sys/fs/cgroup/pids.max",
     why="The kernel counts threads as processes, and a rank has dozens.",
     check="`cat /sys/fs/cgroup/pids.current` stays well below the limit while the job runs.",
     risk=(

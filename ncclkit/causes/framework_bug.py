@@ -202,11 +202,18 @@ def _innermost_framework(event: Event) -> str:
     return ""
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What a package is called; a sign may name two of them."""
+
+
 def _advice(name: str) -> Advice:
+    command = "python -m pip list"
+    if NAME.fullmatch(name):
+        command = f"pip index versions {name}; pip show {name}"
     return Advice(
         f"Look for the innermost function of the traceback in the issues of {name}, and try its"
         " latest release.",
-        command=f"pip index versions {name}; pip show {name}",
+        command=command,
         why="The failing line is not yours.",
         check="The same input passes with the other version.",
         risk="A new release may change results.",
@@ -231,4 +238,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = (_advice("<package>"), *map(_remedy_of_sign, SIGNS))
+REMEDIES = (_advice("that package"), *map(_remedy_of_sign, SIGNS))

@@ -186,11 +186,15 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
         if event.rank in held_by and event.pid:
             pid = event.pid
             break
+    # py-spy asks for a process, which only some logs name
+    dump = "pgrep -af python"
+    if pid:
+        dump = f"py-spy dump --native --pid {pid}"
     return (
         Advice(
             "Find the native call that holds the lock, and move it out of the training process or"
-            " give it a timeout.",
-            command=f"py-spy dump --native --pid {pid or '<pid of the rank>'}",
+            " give it a timeout: py-spy dump --native shows it for the process of that rank.",
+            command=dump,
             why="All other Python threads of the rank wait for this one.",
             check="The dump shows '+gil' in the main loop, not in that call.",
             risk="py-spy pauses the process for a moment.",

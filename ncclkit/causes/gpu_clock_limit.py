@@ -126,8 +126,9 @@ def _equal_limits(named: str, gpus: Iterable[str], *options: str) -> Advice:
         for option in options:
             commands.append(f"sudo nvidia-smi -i {gpu} {option}")
     return Advice(
-        f"Give {named} the same limits as the others.",
-        command="; ".join(commands),
+        f"Give {named} the same limits as the others: -pl of nvidia-smi sets that of power, -rgc"
+        " and -rac take those of the clocks away.",
+        command="; ".join(commands) or "nvidia-smi -q -d POWER,CLOCK",
         why="Every collective waits for the rank that computes longest.",
         check="`nvidia-smi -q -d POWER,CLOCK` shows equal limits on all cards of all hosts.",
         risk="The limit may protect a weak power supply or cooling: ask who set it.",
@@ -159,4 +160,4 @@ CHECK = Preflight(
     also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
     next=experiment,
 )
-REMEDIES = (_equal_limits("the GPU that differs", ("<gpu>",), "-pl <watts>", "-rgc", "-rac"),)
+REMEDIES = (_equal_limits("the GPU that differs", ()),)

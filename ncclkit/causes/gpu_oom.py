@@ -219,7 +219,9 @@ def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
         risk="More steps of accumulation are a little slower.",
     )
     room = Advice(
-        "Leave room for NCCL outside PyTorch's cache, and end other processes on the GPU.",
+        "Leave room for NCCL outside of what the program takes: a smaller batch, sequence or share"
+        " of the GPU, or an emptied cache before the first collective; and end other processes on"
+        " it.",
         code="torch.cuda.set_per_process_memory_fraction(0.92)",
         command="nvidia-smi",
         env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -137,15 +137,21 @@ def _process_in_words(row: dict[str, Any]) -> str:
 
 
 def _advice(gpu: str) -> Advice:
+    of_gpu = ""
+    if gpu:
+        of_gpu = f" -i {gpu}"
     return Advice(
-        f"Find the owner of the process on GPU {gpu}: end it if it is a left-over of yours, else"
-        " use other GPUs.",
-        command=f"nvidia-smi -i {gpu}; nvidia-smi pmon -c 5 -i {gpu}; ps -fp <pid>",
+        f"Find the owner of the process on GPU {gpu or 'that is shared'}: end it if it is a"
+        " left-over of yours, else use other GPUs.",
+        command=(
+            f"nvidia-smi{of_gpu}; nvidia-smi pmon -c 5{of_gpu};"
+            " ps -fp $(nvidia-smi --query-compute-apps=pid --format=csv,noheader)"
+        ),
         why=(
             "A GPU does the work of one process at a time, and a collective waits for the slowest"
             " rank."
         ),
-        check=f"`nvidia-smi -i {gpu}` shows 0 % and no process before the job starts.",
+        check=f"`nvidia-smi{of_gpu}` shows 0 % and no process before the job starts.",
         risk="Ending a process that belongs to another user destroys their work: ask first.",
     )
 
@@ -182,4 +188,4 @@ CHECK = Preflight(
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,
 )
-REMEDIES = (_advice("<gpu>"),)
+REMEDIES = (_advice(""),)

@@ -28,7 +28,7 @@ import shlex
 
 from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.hosts import can_simulate_again, common_interface, plain_address
-from ncclkit.analysis.launchers import launchers
+from ncclkit.analysis.launchers import launcher, launchers
 from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
     failed,
@@ -350,7 +350,9 @@ def _resolves_to_itself(case: Case) -> Finding | None:
         host = _host_asked(local[0])
     say = f"Hostname {host} resolves to 127.x, so each host that uses it reaches only itself."
     why = pick(own, local, timeouts)
-    return found(ID, "likely", say, why, hosts=(host,), advice=_advice(case, host), next=experiment(case))
+    return found(
+        ID, "likely", say, why, hosts=(host,), advice=_advice(case, host), next=experiment(case)
+    )
 
 
 def _tested_names(case: Case) -> Finding | None:
@@ -546,11 +548,16 @@ def _advice(case: Case, name: str = "") -> tuple[Advice, ...]:
         check="The command prints the same non-127 address on all nodes.",
         risk="Editing /etc/hosts needs root.",
     )
+    alone = ""
+    if launcher(case) in ("", "torchrun"):
+        alone = (
+            "; torchrun on a single host takes --standalone or --rdzv-endpoint=localhost:0, and"
+            " --local-addr gives it the host's own address"
+        )
     address = Advice(
         "Use an IP address that all nodes reach instead of the name, or make the name known on"
-        f" every node (DNS, /etc/hosts): {options_of(case).address}; torchrun on a single host"
-        " takes --standalone or --rdzv-endpoint=localhost:0, and --local-addr gives it the host's"
-        " own address.",
+        " every node (DNS, /etc/hosts; pods must wait until it is):"
+        f" {options_of(case).address}{alone}.",
         command=f"getent hosts {asked}; hostname -I",
         why="An address means the same on every node.",
         check="All ranks pass init_process_group.",

@@ -227,9 +227,9 @@ def _different_ports(case: Case) -> Finding | None:
 
 
 SAME_PORTS = Advice(
-    "Name the ports that are of one kind and in one network on all hosts.",
-    env={"NCCL_IB_HCA": "=mlx5_0,mlx5_1"},
-    command="ibv_devinfo | grep -E 'hca_id|state|link_layer'   # on each host",
+    "Name in NCCL_IB_HCA the ports that are of one kind and in one network on all hosts, after an"
+    " equals sign and with commas between them.",
+    command="ibv_devinfo | grep -E 'hca_id|state|link_layer'",
     why="NCCL pairs the n-th port of a host with the n-th of another one.",
     check="The 'NET/IB : Using' lines of all hosts list the same kinds of ports.",
     risk="Ports that are left out carry no traffic.",
@@ -368,7 +368,8 @@ def _advice(
     return (
         Advice(
             f"{unset}{'choose' if unset else 'Choose'} the GID index of the RoCE v2 entry with the"
-            f" routable IPv4 address{this}.",
+            f" routable IPv4 address{this} (in a container one that show_gids lists inside it, or"
+            " run on the host's network), and leave out a card that has none (NCCL_IB_HCA with ^).",
             change={"unset": ["NCCL_IB_GID_INDEX"]} if set_by_user else {},
             command="show_gids || ibv_devinfo -v | grep -i gid",
             env={} if set_by_user or index is None else {"NCCL_IB_GID_INDEX": str(index)},

@@ -291,7 +291,7 @@ def _advice(device: str) -> tuple[Advice, ...]:
     return (
         Advice(
             "Find the port that occurs in all reports and look at its counters; take it out of the"
-            " job until it is repaired.",
+            " job until it is repaired (NCCL_IB_HCA with ^ and its card).",
             command=(
                 "ibstat; grep . /sys/class/infiniband/*/ports/*/counters/"
                 "{link_downed,symbol_error,port_rcv_errors}"
@@ -333,4 +333,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_HCA",),
     next=experiment,
 )
-REMEDIES = _advice("<card>")
+REMEDIES = _advice("")

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import (
@@ -348,7 +349,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     if gloo and wanted.startswith(("^", "=")):
         otherwise += " (gloo knows no ^ and no list to exclude; NCCL_SOCKET_IFNAME may keep it)"
     unset = Advice(
-        f"Unset {variable}{'' if exist else otherwise}.",
+        f"Unset {variable}{otherwise}.",
         command=f"unset {variable}",
         why=why,
         check="All ranks pass init_process_group." if gloo else check,
@@ -364,16 +365,17 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     )
     if not exist:
         return (unset,)
-    return unset, Advice(
-        f"Or set {variable} to an interface that exists here: {exist[0]}.",
-        {variable: exist[0]},
-        why=why,
-        check=check,
-        risk=(
-            "A wrong but existing interface makes the job slow or unreachable instead of"
-            " stopping it."
-        ),
-    )
+    do = f"Or set {variable} to an interface that exists here: {exist[0]}."
+    return unset, replace(SET_IT, do=do, env={variable: exist[0]}, why=why, check=check)
+
+
+SET_IT = Advice(
+    "Or set the variable to an interface that exists here.",
+    command="ip -brief address",
+    why="At least one interface must pass the filter on each node.",
+    check="The log shows 'Bootstrap: Using' with an address the other nodes can reach.",
+    risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+)
 
 
 def experiment(case: Case) -> Experiment:
@@ -417,7 +419,8 @@ CHECK = Preflight(
     ID, reads=tuple(FILTERS), risks=_host_risks, fine="NCCL and gloo find an interface.", next=start
 )
 REMEDIES = (
-    *_advice("NCCL_SOCKET_IFNAME", "", ["<interface>"]),
+    *_advice("NCCL_SOCKET_IFNAME", "", []),
+    SET_IT,
     _name_on_each_host("the variable", "<interface> on <host>", {}, []),
     ADDRESSED,
 )

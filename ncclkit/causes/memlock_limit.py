@@ -197,11 +197,10 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Lift the limit of locked memory in the environment that starts the ranks.",
-            command=(
-                "ulimit -l   # docker run --ulimit memlock=-1 --cap-add=IPC_LOCK …; slurmd.service:"
-                " LimitMEMLOCK=infinity"
-            ),
+            "Lift the limit of locked memory in the environment that starts the ranks: --ulimit"
+            " memlock=-1 --cap-add=IPC_LOCK of docker run, LimitMEMLOCK=infinity in slurmd's (or"
+            " the container daemon's) unit, limits.conf for logins.",
+            command="ulimit -l",
             why="The card needs pages that cannot be swapped out.",
             check="`ulimit -l` inside the job prints unlimited, and NCCL connects.",
             risk="Locked memory cannot be swapped; on shared machines the administrator decides.",

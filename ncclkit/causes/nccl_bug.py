@@ -28,7 +28,9 @@ import re
 from dataclasses import replace
 
 from ncclkit.analysis.frames import inside
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
+    failed,
     first_finding,
     matching,
     messages,
@@ -105,9 +107,16 @@ def _known_defect(case: Case) -> Finding | None:
         # unless the message is of this defect alone and no version is known that speaks against it
         fits = affected or (defect.alone and not known)
         other_reason = not defect.alone and _explained_by_death(case)
-        if lines and fits and not other_reason:
+        if lines and fits and not other_reason and not _did_no_harm(case, lines):
             return replace(_finding(defect, lines, versions, affected), next=experiment(case))
     return None
+
+
+def _did_no_harm(case: Case, lines: list[Event]) -> bool:
+    """Whether NCCL only mentions it and the job was seen to work all the same."""
+    only_mentioned = all(event.kind == "nccl.info" for event in lines)
+    how = outcome(case)
+    return only_mentioned and bool(how.success or how.work) and not failed(case)
 
 
 def _of_files(event: Event, files: tuple[str, ...]) -> bool:

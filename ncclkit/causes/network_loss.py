@@ -25,6 +25,7 @@ Read more
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 
@@ -236,12 +237,14 @@ def _user_tested(case: Case) -> Finding | None:
     if seen.passes is None:
         return finding
     # NCCL says itself over which interface it goes
-    own = next((event.data.interface for event in case.of(NcclBootstrap)), "<interface>")
-    command = (
-        f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
-        " <peer>"
+    own = next((event.data.interface for event in case.of(NcclBootstrap)), "")
+    command = SIZES.command
+    if own:
+        command = f"ip link set dev {shlex.quote(own)} mtu {seen.passes}"
+    do = SIZES.do.replace("mtu 1400", f"mtu {seen.passes}").replace(
+        "-s 1472", f"-s {seen.passes - _tested.HEADERS}"
     )
-    return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
+    return replace(finding, advice=(replace(SIZES, do=do, command=command), *_advice()))
 
 
 def _mesh_between(case: Case) -> Finding | None:
@@ -276,8 +279,9 @@ def _mesh_between(case: Case) -> Finding | None:
 
 
 WITHOUT_MESH = Advice(
-    "Leave the ranks' pods out of the mesh, or exclude all their ports from it.",
-    command="kubectl annotate pod <pod> sidecar.istio.io/inject=false   # in the pod's template",
+    'Leave the ranks\' pods out of the mesh (the annotation sidecar.istio.io/inject: "false" in'
+    " their template), or exclude all their ports from it.",
+    command="kubectl get pods -o wide",
     why=(
         "NCCL listens on ports that the kernel chooses, in a protocol of its own; a proxy closes"
         " such connections."
@@ -369,9 +373,9 @@ def _stalled_start(case: Case) -> Finding | None:
 
 
 PATH = Advice(
-    "Test the network path between the named hosts, and compare the state of their cards with those"
-    " of another host.",
-    command="ncclkit connect <host> <host>; ethtool <interface>; ip -s link; ibstat; perfquery -x",
+    "Test the network path between the named hosts (`ncclkit connect` with their names), and"
+    " compare the state of their cards with those of another host.",
+    command="ip -s link; ibstat; perfquery -x",
     why=(
         "All hosts ran the same program; the difference can only be in these hosts, or in the"
         " cables and ports between them."
@@ -381,8 +385,9 @@ PATH = Advice(
 )
 SIZES = Advice(
     "Let no host send larger packets than the network path allows: set an equal MTU on every hop,"
-    " or a smaller one on the hosts.",
-    command="ping -M do -s 1472 <peer>; ip link set dev <interface> mtu 1400",
+    " or a smaller one on the hosts (ip link set dev, the interface, mtu 1400); ping -M do -s 1472"
+    " to a peer shows whether full packets pass.",
+    command="ip link show",
     why="A connection that stalls at the first large message often loses only the large packets.",
     check=(
         "`ncclkit connect` finds the same packet size in both directions, and the job passes the"
@@ -492,9 +497,12 @@ def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]
 
 
 def _same_mtu(largest: float, peer: str) -> Advice:
+    command = "ip link show"
+    if peer:
+        command += f"; ping -c 3 -M do -s {largest - _tested.HEADERS:g} {shlex.quote(peer)}"
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
-        command=f"ip link show; ping -M do -s {largest - _tested.HEADERS:g} {peer}",
+        command=command,
         why=(
             "A sender on the same network is not notified when a packet was too large; the packet"
             " is dropped."
@@ -508,8 +516,8 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Exclude a dead peer first (the earliest error over all ranks), then test the path"
-            " between the two nodes.",
-            command="ping -c 100 -M do -s 1472 <peer>; ip -s link; nstat -az | grep -i retrans",
+            " between the two nodes (ping -c 100 -M do -s 1472 from one to the other).",
+            command="ip -s link; nstat -az | grep -i retrans",
             why="A closed connection is usually a dead process, and only sometimes the network.",
             check=(
                 "No loss in 100 pings of full size and no growing error counters; the pair test"
@@ -775,7 +783,7 @@ def _waits_in_words(one: Measurement, stalls: int, sizes: int) -> str:
 HELD_BACK = Advice(
     "Find what holds that direction back: a shaper, a link that agreed on less speed, a bad cable"
     " or port.",
-    command="tc -s qdisc show; ethtool eth0 | grep -i -e speed -e duplex; ip -s link show",
+    command="tc -s qdisc show; grep -s . /sys/class/net/*/speed; ip -s link show",
     why=(
         "A collective waits for its slowest way, and TCP hides losses and shapers as mere slowness."
     ),
@@ -786,7 +794,7 @@ REMEDIES = (
     *_advice(),
     PATH,
     SIZES,
-    _same_mtu(1500, "<peer>"),
+    _same_mtu(1500, ""),
     HELD_BACK,
     WITHOUT_MESH,
 )

@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     who_of,
+    without,
 )
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
@@ -137,8 +138,26 @@ def _failed_export(case: Case) -> Finding | None:
         "IMEX channel",
         "imex-channels",
     )
+    # a handle of the fabric was asked for, and the driver permits none without a channel
+    asked = matching(_lines_of_cuda(case), "HANDLE_TYPE_FABRIC")
+    lines += without(matching(asked, *NOT_GRANTED), lines)
     what = "memory could not be shared over the NVLink fabric (IMEX)"
-    return _finding(case, "likely", what, lines)
+    finding = _finding(case, "likely", what, lines)
+    return finding and replace(finding, advice=(CHANNELS, *finding.advice))
+
+
+NOT_GRANTED = ("NOT_PERMITTED", "NOT_SUPPORTED", "not permitted", "not supported", "800", "801")
+"""How CUDA refuses what it was asked for: errors 800 and 801."""
+CHANNELS = Advice(
+    "Give the job an IMEX channel: start nvidia-imex on all hosts of the rack with the same list of"
+    " nodes, and pass /dev/nvidia-caps-imex-channels into the container (a ComputeDomain on"
+    " Kubernetes); or keep NCCL within one host's NVLink.",
+    env={"NCCL_MNNVL_ENABLE": "0"},
+    command="nvidia-imex-ctl -N; ls -l /dev/nvidia-caps-imex-channels",
+    why="Memory of the fabric can be shared between hosts by processes with a channel alone.",
+    check="nvidia-imex-ctl says READY for all nodes, and the job starts without the variable.",
+    risk="With the variable hosts talk over the network instead of NVLink.",
+)
 
 
 def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding | None:
@@ -246,4 +265,4 @@ CHECK = Preflight(
     also=("gpu.*.fabric.status",),
     next=experiment,
 )
-REMEDIES = _advice()
+REMEDIES = (*_advice(), CHANNELS)

@@ -76,6 +76,9 @@ explains = (
 DENIED = (
     "peer access is not supported",
     "failed to peer with device",
+    "PeerAccessUnsupported",
+    "PEER_ACCESS_UNSUPPORTED",
+    "enable peer access",
     "peer mapping resources exhausted",
     "cudaIpcOpenMemHandle",
     "failed to open CUDA IPC handle",
@@ -85,6 +88,7 @@ DENIED = (
     "custom_all_reduce.cuh",
 )
 SURVIVED = (
+    "enable peer access",
     "P2P is disabled between NVLINK",
     "faster communication broadband via P2P",
     "cudaIpcOpenMemHandle",
@@ -265,9 +269,13 @@ def _denied_access(case: Case) -> Finding | None:
             " eight others, and "
         )
         say += "more are in use."
+    advice = _advice(False)
     # vLLM copies itself, whatever NCCL's settings are
-    own = matching(lines, "custom_all_reduce.cuh")
-    advice = (*([OWN] if own else []), *_advice(False))
+    if matching(lines, "custom_all_reduce.cuh"):
+        advice = (OWN, *advice)
+    # NCCL's shared memory copies to no other GPU; it maps host memory by cuMem calls
+    if matching(lines, "transport/shm.cc"):
+        advice = (HOST_MEMORY, *advice)
     hard = []
     for event in lines:
         if not matching([event], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in event.text:
@@ -366,11 +374,21 @@ def _stuck_waits(case: Case) -> list[Event]:
 
 
 OWN = Advice(
-    "Switch off the serving program's own all_reduce, which needs peer-to-peer.",
-    command="vllm serve … --disable-custom-all-reduce",
+    "Switch off the serving program's own all_reduce, which needs peer-to-peer"
+    " (--disable-custom-all-reduce of vLLM and SGLang).",
+    command="nvidia-smi topo -p2p r",
     why="It writes into the other GPUs' memory itself, whatever NCCL's settings are.",
     check="The program starts, and NCCL's Channel lines say what it uses instead.",
     risk="Small all_reduce calls take longer.",
+)
+
+
+HOST_MEMORY = Advice(
+    "Let NCCL's shared memory do without cuMem calls, on all ranks alike.",
+    env={"NCCL_CUMEM_HOST_ENABLE": "0"},
+    why="NCCL maps the memory of the host by CUDA calls, which were refused here.",
+    check="The first collective completes.",
+    risk="None: it is what NCCL did before 2.24.",
 )
 
 
@@ -478,4 +496,4 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
     return rows
 
 
-REMEDIES = (*_advice(True), OWN)
+REMEDIES = (*_advice(True), OWN, HOST_MEMORY)

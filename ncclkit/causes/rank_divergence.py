@@ -50,7 +50,7 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
-from ncclkit.analysis.launchers import launcher
+from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.picks import (
     among,
     ddp_ranks,
@@ -557,9 +557,7 @@ def _ddp_mismatch(case: Case) -> Finding | None:
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
     )
-    finding = _finding(
-        case, "likely", say + "do not match those of the other ranks.", lines, ranks
-    )
+    finding = _finding(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
     # its own message names the remedy
     return replace(finding, advice=(UNUSED, *finding.advice))
 
@@ -626,12 +624,12 @@ def _finding(
 def _advice(case: Case) -> tuple[Advice, ...]:
     code = JOIN
     # Join is torch's; Horovod has a call of its own
-    if launcher(case) == "horovod":
+    if "horovod" in launchers(case):
         code = "for batch in loader: ...\nhvd.join()"
     same_path = Advice(
         "Make every rank take the same path through the code that holds collectives: equal"
-        " number of batches (repeat or cut the shards), every collective, save and evaluation on all"
-        " ranks and none inside `if rank == 0`, and one decision for all where they branch.",
+        " number of batches (repeat or cut the shards), every collective, save and evaluation on"
+        " all ranks and none inside `if rank == 0`, and one decision for all where they branch.",
         code=code,
         why="The n-th call of each rank is paired with the n-th call of all others.",
         check="The number of steps per epoch, printed by each rank, is the same.",

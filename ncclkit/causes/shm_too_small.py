@@ -270,12 +270,10 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 def _advice(size: float | None) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Give the container at least 16 GiB of shared memory.",
-            command="docker run --shm-size=16g …   # or --ipc=host",
-            code=(
-                "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}]  # Kubernetes,"
-                " at /dev/shm"
-            ),
+            "Give the container at least 16 GiB of shared memory: docker run with --shm-size=16g or"
+            " --ipc=host; on Kubernetes a volume emptyDir {medium: Memory, sizeLimit: 16Gi} mounted"
+            " at /dev/shm.",
+            command="df -h /dev/shm; ls -l /dev/shm",
             why=(
                 "Docker's and Kubernetes' default is 64 "
                 f"MiB{'; yours is ' + format_bytes(size) if size and size != 64 << 20 else ''}."

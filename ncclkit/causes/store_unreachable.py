@@ -50,7 +50,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
-from ncclkit.causes._launchers import options_of
+from ncclkit.causes._launchers import OPTIONS, options_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import ends
 from ncclkit.core.kinds import (
@@ -132,9 +132,7 @@ def _unreached_store(case: Case) -> Finding | None:
     )
 
 
-def _advice_on_endpoint(
-    case: Case, host: str, port: object, foreign: bool
-) -> tuple[Advice, ...]:
+def _advice_on_endpoint(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
     """The remedies, the one that the facts or the address itself name before the others."""
     general = _advice(case, host, port)
     if _no_host_has_it(host):
@@ -379,6 +377,9 @@ def _advice(case: Case, host: object = None, port: object = None) -> tuple[Advic
     )
 
 
+RAY_PORT = "6379"
+
+
 def _try_endpoint(case: Case, host: object, port: object) -> Advice:
     """To try the endpoint from the hosts that could not reach it.
 
@@ -389,14 +390,16 @@ def _try_endpoint(case: Case, host: object, port: object) -> Advice:
     where = f"{host or 'the endpoint'} and connect to it"
     if host and port:
         where = f"{host} and connect to port {port}"
-    # 6379 is where Ray's head listens; its workers are told the address when they are started
     first = "the first node waits"
-    if "ray" in launchers(case):
+    where_it_is_set = options_of(case).address
+    # Ray's head listens there; its workers are told the address when they are started
+    if number == RAY_PORT and "ray" in launchers(case):
         first = "Ray's head runs"
+        where_it_is_set = OPTIONS["ray"].address
     connect = f"timeout 5 bash -c 'exec 3<>/dev/tcp/$0/$1 && echo open' {address} {number}"
     return Advice(
         f"From each node, resolve {where} while {first}; where that fails, correct the address:"
-        f" {options_of(case).address}.",
+        f" {where_it_is_set}.",
         command=f"getent hosts {address}; {connect}",
         why="Refused: no process listens there.  No answer: firewall or wrong interface.",
         check="Every node prints 'open'.",
@@ -419,8 +422,8 @@ def _no_host_has_it(host: str) -> bool:
 def _real_address(case: Case, host: str) -> Advice:
     """To replace what no host can have as its address."""
     return Advice(
-        f"Replace {host}, which no host can have, by an address of the first host; 127.0.0.1 will do"
-        f" on a single host: {options_of(case).address}.",
+        f"Replace {host}, which no host can have, by an address of the first host; 127.0.0.1 will"
+        f" do on a single host: {options_of(case).address}.",
         command="hostname -I",
         why="A netmask, a broadcast address or an example was taken for the address of a host.",
         check="All ranks pass init_process_group.",

@@ -42,12 +42,19 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     without,
+    on,
 )
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
-from ncclkit.core.kinds import C10dError, NcclBootstrap, NcclVersion, WorkerPhase
+from ncclkit.core.kinds import (
+    C10dError,
+    NcclBootstrap,
+    NcclVersion,
+    PythonException,
+    WorkerPhase,
+)
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
@@ -92,6 +99,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _reported_mismatch,
         _unfit_library,
+        _built_without_nccl,
         _older_library,
         _logged_versions,
         _loaded_differently,
@@ -177,8 +185,51 @@ def _unfit_library(case: Case) -> Finding | None:
         pick(lines),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        advice=_advice(),
+        advice=(ONE_LIBRARY, *_advice()) if clash else _advice(),
     )
+
+
+WITHOUT_NCCL = (
+    "Distributed package doesn't have NCCL built in",
+    "NCCL backend is not available",
+    "not compiled with NCCL",
+    "built without NCCL",
+)
+"""How torch and libraries on it say that they were built without NCCL."""
+
+
+def _built_without_nccl(case: Case) -> Finding | None:
+    """A program asked for NCCL, and the torch that runs it was built without it."""
+    lines = matching(case.of(PythonException), *WITHOUT_NCCL)
+    if not lines:
+        return None
+    say = (
+        f"The torch{on(lines[0].host)} was built without NCCL, as are those for CPUs, Windows and"
+        " macOS."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=(BUILD_WITH_NCCL,),
+    )
+
+
+BUILD_WITH_NCCL = Advice(
+    "Install a build of torch for CUDA on Linux (WSL on Windows) in the environment that runs the"
+    " job, or ask for gloo where there is no NVIDIA GPU.",
+    command=(
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda,"
+        " torch.distributed.is_nccl_available())'"
+    ),
+    code='dist.init_process_group("nccl" if dist.is_nccl_available() else "gloo")',
+    why="NCCL is part of torch's CUDA builds for Linux alone.",
+    check="is_nccl_available() is True.",
+    risk="gloo moves GPU memory through the host, and is slow.",
+)
 
 
 def _loader_message(event: Event) -> str:
@@ -494,4 +545,4 @@ CHECK = Preflight(
     also=("software.nccl.built",),
     next=experiment,
 )
-REMEDIES = (ONE_LIBRARY, *_advice(), _one_release("<package>", "<version>"))
+REMEDIES = (ONE_LIBRARY, BUILD_WITH_NCCL, *_advice(), _one_release("<package>", "<version>"))

@@ -56,7 +56,14 @@ from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.event_list import known_hosts
-from ncclkit.core.kinds import GlooConnect, NcclBootstrap, NcclMessage, NcclWarn, StepProgress
+from ncclkit.core.kinds import (
+    GlooConnect,
+    NcclBootstrap,
+    NcclMessage,
+    NcclSocketDevices,
+    NcclWarn,
+    StepProgress,
+)
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "wrong_interface"
@@ -204,7 +211,7 @@ def _taken_address(case: Case) -> Finding | None:
             advice = (
                 _name_interface(name, "It joins the hosts in one network.")
                 if name
-                else _advice(interface),
+                else _advice(case, interface),
             )
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
             sure: Strength = "likely"
@@ -244,7 +251,9 @@ def _inside_interface(case: Case) -> Finding | None:
     # within one machine a virtual interface serves as well as any
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
-    name = next(name for e in bad for name in _interface_names(e) if VIRTUAL.match(name))
+    name = _refused_scope(bad, refused) or next(
+        name for e in bad for name in _interface_names(e) if VIRTUAL.match(name)
+    )
     chosen = ""
     if env_of(case, "NCCL_SOCKET_IFNAME"):
         chosen = " as NCCL_SOCKET_IFNAME says"
@@ -256,6 +265,16 @@ def _inside_interface(case: Case) -> Finding | None:
     if refused or failed(case):
         strength = "likely"
     return _finding(case, strength, say, pick(bad, refused), (name,))
+
+
+def _refused_scope(used: list[Event], refused: list[Event]) -> str:
+    """The interface in use whose link-local address a rank could not reach; it is "" if none."""
+    names = {name for event in used for name in _interface_names(event)}
+    for event in refused:
+        for scope in re.findall(r"%([\w.-]+)", event.text):
+            if scope in names:
+                return str(scope)
+    return ""
 
 
 def _channel_inside(case: Case) -> Finding | None:
@@ -330,7 +349,7 @@ def _tested_paths(case: Case) -> Finding | None:
         (
             _name_interface(works)
             if works
-            else _advice(first.interface)
+            else _advice(case, first.interface)
             if first.nccl_address
             else _give_address(first.dst)
         ),
@@ -385,7 +404,7 @@ def _chosen_by_facts(case: Case) -> Finding | None:
     )
     names = tuple(sorted({str(f.value) for f in inner}))
     hosts = tuple(sorted(known_hosts(inner)))
-    advice = (_advice(names[0]),)
+    advice = (_advice(case, names[0]),)
     return found(
         ID,
         "possible",
@@ -474,7 +493,7 @@ def _finding(
         (
             _name_interface(name, "It joins the hosts in one network.")
             if name
-            else _advice(next(iter(names), ""))
+            else _advice(case, next(iter(names), ""))
         ),
     )
     return found(
@@ -482,15 +501,26 @@ def _finding(
     )
 
 
-def _advice(name: str) -> Advice:
+USUAL_VIRTUAL = ("docker", "lo", "virbr", "veth")
+"""How interfaces begin that nearly always exist only inside their machine."""
+
+
+def _advice(case: Case, name: str = "") -> Advice:
+    """To name the interface that joins the nodes, or to exclude those that cannot.
+
+    `name` is the one at fault; what the log shows besides is kept.
+    """
+    kept = _other_interfaces(case, name)
+    such = ""
+    if len(kept) == 1:
+        such = f" (here {kept[0]}, as it seems)"
     # an exclusion fits hosts whose interfaces have different names
-    exclude = "^docker,lo,virbr,veth" + (
-        f",{name}" if name and not re.match(r"docker|lo|virbr|veth", name) else ""
-    )
     return Advice(
-        "Name the interface that connects the nodes, on all of them, or exclude the virtual ones.",
-        env={"NCCL_SOCKET_IFNAME": exclude},
-        command="ip -brief address; ip route get <address of another node>",
+        f"Name the interface that connects the nodes{such}, on all of them, or exclude those that"
+        " exist only inside their machine; `ip route get` with the address of another node shows"
+        " the right one.",
+        env={"NCCL_SOCKET_IFNAME": _exclusion(name, kept)},
+        command="ip -brief address; ip route",
         why=(
             "The route to another node names the right interface; gloo needs that exact name in"
             " GLOO_SOCKET_IFNAME."
@@ -498,6 +528,31 @@ def _advice(name: str) -> Advice:
         check="'Bootstrap: Using' shows addresses of one network on all nodes.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
     )
+
+
+def _other_interfaces(case: Case, name: str) -> list[str]:
+    """The interfaces that NCCL lists besides this one.
+
+    They are those of hardware where there is any; else a container's only way out is virtual, too.
+    """
+    listed: set[str] = set()
+    for event in case.of(NcclBootstrap, NcclSocketDevices):
+        for interface, _ in interfaces_used(event):
+            listed.add(interface)
+    others = listed - {name, ""}
+    hardware = {other for other in others if not VIRTUAL.match(other)}
+    return sorted(hardware or others)
+
+
+def _exclusion(name: str, kept: list[str]) -> str:
+    """NCCL_SOCKET_IFNAME that leaves this interface out, and no other that the log shows."""
+    excluded = []
+    for start in USUAL_VIRTUAL:
+        if not any(other.startswith(start) for other in kept):
+            excluded.append(start)
+    if name and not name.startswith(tuple(excluded)):
+        excluded.append(name)
+    return f"^{','.join(excluded)}"
 
 
 def _for_gloo(name: str, asked: bool) -> Advice:
@@ -516,11 +571,9 @@ def _for_gloo(name: str, asked: bool) -> Advice:
             risk="The own name must not resolve to 127.x (see hostname_resolution).",
         )
     return Advice(
-        "Name for gloo, on each node, the interface that connects the nodes.",
-        command=(
-            "export GLOO_SOCKET_IFNAME=<interface>   # ip route get <address of another node>"
-            " names it"
-        ),
+        "Name for gloo, on each node, the interface that connects the nodes, by its exact name in"
+        " GLOO_SOCKET_IFNAME; `ip route get` with the address of another node shows it.",
+        command="ip -brief address; ip route",
         why=f"gloo took {name}, to which the host's own name resolves.",
         check="All ranks pass init_process_group.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
@@ -537,6 +590,15 @@ def _name_interface(
         check="`ncclkit connect` with these variables finds every path open.",
         risk="A host on which it has another name would stop (see ifname_not_found).",
     )
+
+
+NAME_IT = Advice(
+    "Name the interface that the other hosts reach, in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+    command="ip -brief address; ip route",
+    why="The test reached its address from another host, or the facts say that it joins them.",
+    check="`ncclkit connect` with these variables finds every path open.",
+    risk="A host on which it has another name would stop (see ifname_not_found).",
+)
 
 
 def _give_address(host: str) -> Advice:
@@ -557,7 +619,7 @@ def experiment(case: Case) -> Experiment:
     if name := common_interface(case):
         advice = _name_interface(name)
     else:
-        advice = _advice("")
+        advice = _advice(case)
     return experiment_of(
         f"Do the nodes connect over {name}?"
         if name
@@ -572,8 +634,8 @@ def experiment(case: Case) -> Experiment:
 
 
 REMEDIES = (
-    _advice(""),
-    _for_gloo("<interface>", asked=False),
-    _name_interface("<interface>"),
+    _advice(Case()),
+    _for_gloo("another", asked=False),
+    NAME_IT,
     _give_address("the host"),
 )

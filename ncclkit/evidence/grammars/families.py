@@ -222,6 +222,8 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     # Call to ibv_modify_qp failed with 110 Connection timed out … retrying 3/34 after 300 msec of \
     #   sleep
     ("retry", "msec of sleep", r"retrying \d+/\d+"),
+    # ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856
+    ("block_memory", "exceeds device/fn maxSharedMem", r"exceeds device/fn maxSharedMem"),
     # Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.
     ("speed_unknown", "Could not get speed", r"Could not get speed"),
     # KV Convert to int : could not find value of '' in dictionary, falling back to 60
