@@ -6,10 +6,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 from ncclkit.analysis.once import once
+from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.rank_states import rank_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import Collective, FlightMismatch, NcclOp
@@ -290,7 +292,74 @@ def other_calls(mismatch: Event) -> bool:
     sites = ([] if mismatch.kind == "c10d.mismatch" else data.sites) or [""]
     # a line of a library is not one of the program
     one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]
-    return len(sizes) > 1 and not one_line and unlike_calls(op.upper(), sizes)
+    if one_line or one_dimension_apart(values):
+        return False
+    return len(sizes) > 1 and unlike_calls(op.upper(), sizes)
+
+
+def one_dimension_apart(values: Iterable[Any]) -> bool:
+    """Whether these shapes differ in one dimension, and there by less than a factor of two.
+
+    That is a batch or a length of another size, however large the tensors are.  A layer's weights
+    may differ in one dimension from another layer's, too, but by more.
+    """
+    shapes = [_only_shape(value) for value in values]
+    first = shapes[0] if shapes else ()
+    lengths = {len(shape) for shape in shapes}
+    if lengths != {len(first)} or len(first) < 2:
+        return False
+    apart = []
+    for sizes in zip(*shapes, strict=True):
+        if len(set(sizes)) > 1:
+            apart.append(sizes)
+    return len(apart) == 1 and max(apart[0]) < 2 * min(apart[0])
+
+
+def _only_shape(value: Any) -> tuple[int, ...]:
+    """The shape of a call with one tensor; empty for other calls."""
+    found = re.findall(r"\[([\d, ]*)\]", str(value))
+    if len(found) != 1:
+        return ()
+    return tuple(int(size) for size in re.findall(r"\d{1,18}", found[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCall:
+    """The call that a rank says it makes, where torch's check found that calls differ."""
+
+    rank: int
+    op: str
+    shapes: str
+    line: Event
+
+
+FINGERPRINT = re.compile(
+    r"Rank (\d{1,7}) is running inconsistent collective: CollectiveFingerPrint\("
+    r"(?:SequenceNumber=\d{1,19},? ?)?OpType=(\w{1,40}),? ?(?:TensorShape=(\[[\d, ]*\]))?"
+)
+"""How torch 1.10 to 1.13 say it: each rank names its own call alone."""
+
+
+def own_calls(case: Case) -> list[OwnCall]:
+    """The calls that ranks name as theirs where torch's check found that they differ."""
+    calls: dict[int, OwnCall] = {}
+    for event in [*case.of("python.exception", "log.error"), *unread_lines(case)]:
+        said = FINGERPRINT.search(event.text)
+        if said:
+            rank = int(said[1])
+            calls.setdefault(rank, OwnCall(rank, said[2], said[3] or "", event))
+    return sorted(calls.values(), key=lambda call: call.rank)
+
+
+def are_unlike(calls: list[OwnCall]) -> bool:
+    """Whether ranks name different operations, or sizes of different calls."""
+    if len({call.op for call in calls}) > 1:
+        return True
+    shapes = [call.shapes for call in calls]
+    sizes = [size for shape in shapes if (size := elements(shape)) is not None]
+    if one_dimension_apart(shapes):
+        return False
+    return len(sizes) > 1 and unlike_calls(calls[0].op, sizes)
 
 
 def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:

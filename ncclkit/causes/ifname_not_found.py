@@ -420,6 +420,7 @@ CHECK = Preflight(
 )
 REMEDIES = (
     *_advice("NCCL_SOCKET_IFNAME", "", []),
+    *_advice("GLOO_SOCKET_IFNAME", "^", []),
     SET_IT,
     _name_on_each_host("the variable", "<interface> on <host>", {}, []),
     ADDRESSED,

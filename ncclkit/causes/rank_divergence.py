@@ -34,6 +34,7 @@ from dataclasses import replace
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
     UNDECIDED,
+    are_unlike,
     by_call,
     differing_timeouts_of,
     disagreeing,
@@ -44,6 +45,7 @@ from ncclkit.analysis.calls import (
     only_point_to_point,
     op_of,
     other_calls,
+    own_calls,
     ranks_of,
     sides,
     size_of,
@@ -126,6 +128,7 @@ def diagnose(case: Case) -> Finding:
         _launched_more,
         _rank_elsewhere,
         _fingerprint_mismatch,
+        _own_calls_differ,
         _printed_mismatch,
         _logged_mismatch,
         _unequal_shares,
@@ -350,6 +353,18 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
             )
             return _finding(case, "likely", say + "different calls.", [event], ranks)
     return None
+
+
+def _own_calls_differ(case: Case) -> Finding | None:
+    """torch's check says that a call differs between the ranks, each of which names its own."""
+    calls = own_calls(case)
+    # one operation with other shapes is shape_mismatch
+    if not calls or (len(calls) > 1 and not are_unlike(calls)):
+        return None
+    parts = [f"rank {call.rank} makes {call.op}" for call in calls[:4]]
+    say = f"torch's check of each call found that the ranks' calls differ: {', '.join(parts)}."
+    lines = [call.line for call in calls[:4]]
+    return _finding(case, "likely", say, lines, tuple(call.rank for call in calls))
 
 
 def _watchdog_mismatch(case: Case) -> Finding | None:

@@ -35,11 +35,13 @@ from typing import Any
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
     UNDECIDED,
+    are_unlike,
     differing_timeouts_of,
     disagreeing,
     elements,
     minority,
     other_calls,
+    own_calls,
     ranks_of,
     sides,
     unlike_calls,
@@ -96,6 +98,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _mismatch_in_dumps,
         _fingerprint_mismatch,
+        _own_calls_differ,
         _printed_mismatch,
         _watchdog_mismatch,
         _logged_mismatch,
@@ -213,6 +216,20 @@ def _fingerprint_mismatch(case: Case) -> Finding | None:
             )
             return _shape_finding(case, say, [event], ranks)
     return None
+
+
+def _own_calls_differ(case: Case) -> Finding | None:
+    """The ranks name the same call with other shapes, each its own."""
+    calls = own_calls(case)
+    shapes = {call.shapes for call in calls}
+    # so far apart they are of other calls (rank_divergence)
+    if len(shapes) < 2 or are_unlike(calls):
+        return None
+    parts = [f"rank {call.rank} {call.shapes}" for call in calls[:4]]
+    say = f"The ranks call {calls[0].op} with different shapes: {', '.join(parts)}."
+    return _shape_finding(
+        case, say, [call.line for call in calls[:4]], tuple(call.rank for call in calls)
+    )
 
 
 def _watchdog_mismatch(case: Case) -> Finding | None:

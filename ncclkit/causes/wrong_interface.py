@@ -536,10 +536,11 @@ def _other_interfaces(case: Case, name: str) -> list[str]:
     They are those of hardware where there is any; else a container's only way out is virtual, too.
     """
     listed: set[str] = set()
-    for event in case.of(NcclBootstrap, NcclSocketDevices):
-        for interface, _ in interfaces_used(event):
-            listed.add(interface)
-    others = listed - {name, ""}
+    for event in case.of(NcclBootstrap):
+        listed.update(_interface_names(event))
+    for event in case.of(NcclSocketDevices):
+        listed.update(interface for interface, _ in interfaces_used(event))
+    others = listed - {name, "", "lo"}
     hardware = {other for other in others if not VIRTUAL.match(other)}
     return sorted(hardware or others)
 

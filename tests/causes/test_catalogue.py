@@ -43,13 +43,21 @@ def test_a_page_prints_every_remedy_with_what_can_be_copied(cause: str) -> None:
         assert advice.do.rstrip(".") in what_to_do(cause)
 
 
+def first_part(sentence: str) -> str:
+    """A remedy without the options of the launcher that started the job."""
+    return sentence.partition(": ")[0]
+
+
 @EACH
 def test_what_a_finding_advises_stands_on_its_page(cause: str) -> None:
     known = [advice.do for advice in remedies_of(cause)]
+    known += [first_part(sentence) for sentence in known]
     for folder in FOLDERS:
         if folder.parent.name == cause and folder.name.startswith("found") and cause not in BY_TABLE:
             for advice in catalogue()[cause].diagnose(load(folder)).advice:
-                assert difflib.get_close_matches(advice.do, known, cutoff=0.5), f"{folder.name}: {advice.do}"
+                said = (advice.do, first_part(advice.do))
+                near = [difflib.get_close_matches(part, known, cutoff=0.5) for part in said]
+                assert any(near), f"{folder.name}: {advice.do}"
 
 
 @EACH
