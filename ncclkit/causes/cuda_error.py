@@ -26,6 +26,11 @@ Read more
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+from ncclkit.analysis.launchers import launcher
+from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -158,7 +163,7 @@ def _own_error(case: Case) -> Finding | None:
         pick(ordered[:4], xids),
         ranks=ranks,
         hosts=name_hosts([first]),
-        advice=_advice(),
+        advice=_advice(case, ordered),
         next=experiment(case),
     )
 
@@ -213,7 +218,7 @@ def _error_of_driver(case: Case) -> Finding | None:
         pick(xids),
         hosts=name_hosts(xids),
         gpus=tuple(sorted(buses)),
-        advice=_advice(),
+        advice=_advice(case),
         next=experiment(case),
     )
 
@@ -230,7 +235,7 @@ def _unnamed_error(case: Case) -> Finding | None:
         say,
         pick(vague, limit=3),
         ranks=ranks_in(vague),
-        advice=_advice(),
+        advice=_advice(case),
         next=experiment(case),
     )
 
@@ -243,8 +248,41 @@ def _prints_assertion(lines: list[Event]) -> bool:
     return any("Assertion `" in event.text for event in lines)
 
 
-def _advice() -> tuple[Advice, ...]:
+INDEX = ("srcIndex", "index out of bounds", "t >= 0 && t < n_classes", "idx_dim")
+"""Words of assertions of kernels that look something up."""
+OUT_OF_RANGE = Advice(
+    "Find the index that is out of range: a label beyond the classes, a token beyond the"
+    " vocabulary, or an input longer than the model's positions; check or cut the inputs before the GPU gets"
+    " them.",
+    env={"CUDA_LAUNCH_BLOCKING": "1"},
+    why="The assertion is of a kernel that looks something up in a table.",
+    check="The traceback with the variable ends in that look-up.",
+    risk="Slow with the variable; only for the test.",
+)
+NEWER = Advice(
+    "Try the newest release of the engine, or its options without the kernel at fault (eager mode,"
+    " another attention or expert kernel); synchronous launches show which one it is.",
+    env={"CUDA_LAUNCH_BLOCKING": "1"},
+    command="dmesg -T | grep -i xid",
+    why="The kernels are the engine's own, and such errors are fixed there.",
+    check="The same request passes.",
+    risk="Slow with the variable; only for the test.",
+)
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+SERVES = re.compile(r"POST /v1/|/(?:vllm|sglang|tensorrt_llm)/|\bmax context length\b")
+"""Lines of a server that answers requests with a model."""
+
+
+def _advice(case: Case, lines: Sequence[Event] = ()) -> tuple[Advice, ...]:
+    """How to find the kernel; first what its own assertion says, or whose kernels these are."""
+    first: list[Advice] = []
+    if matching(lines, *INDEX):
+        first.append(OUT_OF_RANGE)
+    spoken = [*case.events, *unread_lines(case), *unread_lines(case, "quiet")]
+    if launcher(case) in ENGINES or any(SERVES.search(event.text) for event in spoken):
+        first.append(NEWER)
     return (
+        *first,
         Advice(
             "Run once with synchronous launches to see the true line, and look for Xids in dmesg.",
             env={"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"},
@@ -287,4 +325,4 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, plain, *gloo)
 
 
-REMEDIES = _advice()
+REMEDIES = (*_advice(Case()), OUT_OF_RANGE, NEWER)

@@ -367,14 +367,16 @@ def _local_folder(case: Case) -> str:
 
 def _advice(folder: str = "") -> tuple[Advice, ...]:
     room = folder.rstrip("/")
-    move = ""
+    move = such = ""
     if room:
+        such = f", such as {folder}"
         quoted = shlex.quote(room)
         move = f"; export TMPDIR={quoted} HF_HOME={quoted}/hf TRITON_CACHE_DIR={quoted}/triton"
     return (
         Advice(
             "Free space, and point caches and temporary files (TMPDIR, HF_HOME, TRITON_CACHE_DIR)"
-            f" to a local disk with room{f', such as {folder}' if folder else ''}.",
+            f" to a local disk with room{such}; of /dev/shm give the container more (--shm-size of"
+            " docker run).",
             command=f"df -h . /tmp /dev/shm ~; df -i .; quota -s{move}",
             why="One rank that cannot write stops all of them.",
             check="`df` shows room for two checkpoints before the job starts.",

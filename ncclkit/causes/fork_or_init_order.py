@@ -211,7 +211,8 @@ def _advice(case: Case) -> tuple[Advice, ...]:
         check="The program starts and ends without warnings on all ranks.",
         risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
     )
-    if launcher(case) == "vllm":
+    forked = matching([*messages(case), *case.of(CudaError)], *FORK)
+    if forked and launcher(case) == "vllm":
         return SPAWN_WORKERS, in_order
     return (in_order,)
 

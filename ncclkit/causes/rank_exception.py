@@ -30,8 +30,10 @@ Read more
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -47,6 +49,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
+from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
@@ -111,7 +114,7 @@ def _lost_peer(case: Case) -> Finding | None:
         "possible",
         say,
         pick(lost, limit=3),
-        advice=(_record_traceback(),),
+        advice=(_record_traceback(case),),
         next=experiment(case),
     )
 
@@ -134,7 +137,7 @@ def _exit_without_traceback(case: Case) -> Finding | None:
         "possible",
         say,
         pick(ended, limit=1),
-        advice=(_record_traceback(),),
+        advice=(_record_traceback(case),),
         next=experiment(case),
     )
 
@@ -178,7 +181,12 @@ def _raised_error(case: Case) -> Finding | None:
         say,
         pick(errors[:3], in_order(victims), limit=6),
         ranks=ranks,
-        advice=(_fix_error(where, who), _record_traceback()),
+        advice=(
+            *_do_as_it_says(first),
+            *_provide(first),
+            _fix_error(where, who),
+            _record_traceback(case),
+        ),
         next=None if strength == "proven" else experiment(case),
     )
 
@@ -357,6 +365,59 @@ def _on_host(event: Event) -> str:
     return ""
 
 
+RECOMMENDED = re.compile(
+    r"(?:^|[.!;:]\s+)((?:[Pp]lease|[Tt]ry|[Cc]onsider|[Mm]ake sure|[Ee]nsure|[Uu]se|[Ss]et|[Pp]ass"
+    r"|[Ii]nstall|[Uu]pgrade|[Rr]un|You (?:can|must|should|need to|have to))\b[^.!]{8,160})"
+)
+"""A clause of an error that says what to do."""
+REPORTING = ("report", "issue", "debug", "CUDA_LAUNCH_BLOCKING", "traceback", "more information")
+"""Words of clauses that say how to find out more, and not what helps."""
+
+
+def _do_as_it_says(error: Event) -> tuple[Advice, ...]:
+    """What the error itself recommends; empty where it recommends nothing."""
+    message = " ".join(str(error.data.message).split())
+    for clause in RECOMMENDED.findall(message):
+        if not any(word in clause for word in REPORTING):
+            return (replace(RECOMMENDATION, do=f"Do what the error itself says: {clause}."),)
+    return ()
+
+
+RECOMMENDATION = Advice(
+    "Do what the error itself says.",
+    why="Who wrote the message knew when it is raised.",
+    check="The same job passes this step.",
+    risk="The message knows one reason; the error may have another.",
+)
+
+
+def _provide(error: Event) -> tuple[Advice, ...]:
+    """How to provide what a rank did not find: a file or a package."""
+    kind = str(error.data.type).rpartition(".")[2]
+    if kind == "FileNotFoundError":
+        return (SHARED_FILE,)
+    if kind == "ModuleNotFoundError":
+        return (PACKAGE,)
+    return ()
+
+
+SHARED_FILE = Advice(
+    "Put the file that the error names where every rank finds it: on a file system that all hosts"
+    " share, or made on each host by its own first rank, and not removed while the job runs.",
+    command="df -h .; ls -la",
+    why="A file that rank 0 wrote to a local disk does not exist on other hosts.",
+    check="`ls` with that path succeeds on every host.",
+    risk="Two ranks must not write it at once.",
+)
+PACKAGE = Advice(
+    "Install the package that the error names in the environment that runs on every host.",
+    command="python -m pip list; python -c 'import sys; print(sys.executable)'",
+    why="A rank imports from its own host's environment.",
+    check="The same import succeeds on every host.",
+    risk="None.",
+)
+
+
 def _fix_error(where: str, who: str) -> Advice:
     return Advice(
         f"Fix the error at {where or 'the place the traceback names'}; look at the data that only"
@@ -367,15 +428,18 @@ def _fix_error(where: str, who: str) -> Advice:
     )
 
 
-def _record_traceback() -> Advice:
-    return Advice(
-        "Let torchrun show the traceback of the rank that fails.",
-        code=(
+def _record_traceback(case: Case) -> Advice:
+    code = ""
+    if "torchrun" in launchers(case):
+        code = (
             "from torch.distributed.elastic.multiprocessing.errors import record\n\n@record\ndef"
             " main(): ..."
-        ),
-        why="Without it torchrun's summary only has an exit code.",
-        check="The summary's traceback field holds the error.",
+        )
+    return Advice(
+        f"Read what the rank that fails printed itself: {options_of(case).output}.",
+        code=code,
+        why="A launcher's summary only has an exit code, and other ranks only lost their peer.",
+        check="One rank's own output ends with an error that is not of the network.",
         risk="None.",
     )
 
@@ -398,7 +462,10 @@ def experiment(case: Case) -> Experiment:
 
 REMEDIES = (
     _fix_error("", "that rank"),
-    _record_traceback(),
+    RECOMMENDATION,
+    SHARED_FILE,
+    PACKAGE,
+    _record_traceback(Case()),
     TRACE,
     _native_advice("the place that the stack names"),
 )
