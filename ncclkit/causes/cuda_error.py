@@ -252,8 +252,8 @@ INDEX = ("srcIndex", "index out of bounds", "t >= 0 && t < n_classes", "idx_dim"
 """Words of assertions of kernels that look something up."""
 OUT_OF_RANGE = Advice(
     "Find the index that is out of range: a label beyond the classes, a token beyond the"
-    " vocabulary, or an input longer than the model's positions; check or cut the inputs before the GPU gets"
-    " them.",
+    " vocabulary, or an input longer than the model's positions; check or cut the inputs before"
+    " the GPU gets them.",
     env={"CUDA_LAUNCH_BLOCKING": "1"},
     why="The assertion is of a kernel that looks something up in a table.",
     check="The traceback with the variable ends in that look-up.",

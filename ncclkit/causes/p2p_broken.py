@@ -78,7 +78,10 @@ DENIED = (
     "failed to peer with device",
     "PeerAccessUnsupported",
     "PEER_ACCESS_UNSUPPORTED",
-    "enable peer access",
+    "failed to enable peer access",
+    "unable to enable peer access",
+    "could not enable peer access",
+    "cannot enable peer access",
     "peer mapping resources exhausted",
     "cudaIpcOpenMemHandle",
     "failed to open CUDA IPC handle",
@@ -405,7 +408,7 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
         risk="Needs a reboot; virtual machines with passed-through devices need the IOMMU.",
     )
     off = Advice(
-        "Until then keep NCCL off peer-to-peer.",
+        "Keep NCCL off peer-to-peer, at least until the machine is repaired.",
         env={"NCCL_P2P_DISABLE": "1"},
         why="Shared memory goes through the CPU and always works.",
         check="The first collective completes.",

@@ -538,8 +538,8 @@ def _other_interfaces(case: Case, name: str) -> list[str]:
     listed: set[str] = set()
     for event in case.of(NcclBootstrap):
         listed.update(_interface_names(event))
-    for event in case.of(NcclSocketDevices):
-        listed.update(interface for interface, _ in interfaces_used(event))
+    for devices in case.of(NcclSocketDevices):
+        listed.update(interface for interface, _ in interfaces_used(devices))
     others = listed - {name, "", "lo"}
     hardware = {other for other in others if not VIRTUAL.match(other)}
     return sorted(hardware or others)

@@ -162,17 +162,10 @@ RULES: tuple[Rule, ...] = (
         r"(?P<message>Cuda error \S{1,300}\.cuh?:\d+ '(?P<error>[^']*)')",
     ),
     # Check failed: e == cudaSuccess (217 vs. 0): cudaErrorPeerAccessUnsupported
-    # Failed to enable peer access between GPU 0 and GPU 1
     rule(
         "cuda.error",
         "PeerAccessUnsupported",
         r"^(?P<message>.{0,300}?(?P<error>cudaErrorPeerAccessUnsupported).*)",
-    ),
-    rule(
-        "cuda.error",
-        "enable peer access",
-        r"^(?P<message>.{0,300}?(?:[Ff]ailed|[Uu]nable|[Cc]annot|[Cc]ould not)"
-        r"(?P<error>(?: to)? enable peer access).*)",
     ),
     # CUDA error 60 at p2p.cu:120: cudaErrorTooManyPeers: peer mapping resources exhausted
     rule(
