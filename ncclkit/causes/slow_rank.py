@@ -623,7 +623,7 @@ def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...
         # more time fixes no late rank
         longer.append(replace(advice, change={}))
     # a timeout below PyTorch's own was chosen, and ordinary work may take as long
-    if is_below_default(case):
+    if ranks and is_below_default(case):
         return (*keep_position(case, ranks), *longer, shorten)
     return (*keep_position(case, ranks), shorten, *longer)
 

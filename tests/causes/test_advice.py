@@ -150,10 +150,11 @@ BUFFERS = (
     " timeout: WorkNCCL(SeqNum=7219, OpType=BROADCAST, NumelIn={n}, NumelOut={n},"
     " Timeout(ms)=600000) ran for 600097 milliseconds before timing out.\n"
 )
-LATE = (
-    "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout:"
-    " WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={ms}) ran for {ms}"
-    " milliseconds before timing out.\n[rank0]: Scanning labels: 97%|#| 4/5 [01:07<00:18]\n"
+LATE = "".join(
+    f"[rank{rank}]:[E ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={ms}) ran for"
+    " {ms} milliseconds before timing out.\n"
+    for rank in (1, 2, 3)
 )
 HANGUP = (
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 82372 got signal: {}\n"
@@ -206,6 +207,7 @@ HARDWARE = (
             "\0",
         ),
         (LATE.format(ms=60000), "slow_rank", "Raise the timeout", "\0"),
+        (LATE.format(ms=600000), "slow_rank", "Shorten or move", "Raise"),
         (HANGUP.format(1), "rank_killed", "no terminal ends it", "\0"),
         (HANGUP.format(15), "rank_killed", "who sent the signal", "terminal"),
         (FULL, "gpu_oom", "--gpu-memory-utilization", "\0"),
