@@ -485,7 +485,7 @@ def _failed_without_address(case: Case) -> Finding | None:
             "possible",
             say,
             pick(unnamed, limit=3),
-            advice=_advice(case),
+            advice=(_name_gloo_interface(common_interface(case)), *_advice(case)),
             next=experiment(case),
         )
     if not lines or named:
