@@ -185,8 +185,8 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Let all ranks of a machine share one IPC and network namespace and allow the NUMA"
-            " calls (docker run with --ipc=host --network=host --cap-add=SYS_NICE), or switch NCCL's"
-            " cuMem allocations off on all ranks alike (NCCL_CUMEM_HOST_ENABLE=0).",
+            " calls (docker run with --ipc=host --network=host --cap-add=SYS_NICE), or switch"
+            " NCCL's cuMem allocations off on all ranks alike (NCCL_CUMEM_HOST_ENABLE=0).",
             command="grep -e Seccomp: -e CapEff /proc/self/status; df -h /dev/shm",
             why="Handles travel through Unix sockets and /dev/shm.",
             check="The 'cuMem host allocations' line is gone and the first collective completes.",

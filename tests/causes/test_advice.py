@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,9 @@ from ncclkit.causes._launchers import ANY, OPTIONS
 from ncclkit.core.model import Advice, Finding
 from tests.cases import judged_text, read_text
 from tests.causes.specimens import FOLDERS, judged
+from tests.record.advice_table import GRADES, grade_of_each
 
+SHARED = Path(__file__).parents[4] / "shared" / "cases"
 GAP = re.compile(
     r"<[A-Za-z][^<>]*>|…|\.\.\.|['\"/](?:MASTER_(?:ADDR|PORT)|HOST|PID|NAME|PORT)\b"
     r"|\b(?:PID|HOST|PEER|JOB|NAME)\b|\btrain\.py\b"
@@ -241,3 +245,13 @@ def test_one_rank_that_names_its_call_leaves_open_which_shape_is_odd() -> None:
     # a layer's weights differ in one dimension from another layer's, but by more
     apart = text + SHAPES.format(rank=1, batch=128)
     assert all(one.cause != "shape_mismatch" for one in judged_text(apart).findings)
+
+
+def test_the_grades_of_first_advice_are_one_for_each_case_and_hold_no_text() -> None:
+    readers = json.loads(GRADES.read_text(encoding="utf-8"))
+    posted = {json.loads(path.read_text(encoding="utf-8"))["id"] for path in SHARED.glob("*.json")}
+    for editions in readers.values():
+        before, after = (grade_of_each(by_grade) for by_grade in editions.values())
+        assert before.keys() == after.keys() and len(before) == 236
+        assert posted in (set(), set(before))
+        assert all(re.fullmatch(r"[\w.-]+", name) for name in before)
