@@ -26,6 +26,7 @@ from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import is_later
 from ncclkit.analysis.trouble import is_of_job, trouble
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes._sources import with_source
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.order import rank_findings
@@ -68,6 +69,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         findings, suspects = names_with_suspects(findings, verdicts, scope)
     brakes_found = _mere_brakes(findings, scope)
     findings = [finding for finding in findings if finding not in brakes_found]
+    findings = [with_source(finding, scope) for finding in findings]
     unsure = all(map(resemblance.is_resembling, findings))
     errors: tuple[Event, ...] = ()
     if unsure or trouble(scope).says_no_reason:
