@@ -29,6 +29,7 @@ HOUSE = (
     "engine",
     "looks",
     "order",
+    "ranking",
     "recovery",
     "resemblance",
     "summary",

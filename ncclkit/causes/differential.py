@@ -1,10 +1,10 @@
 """Which causes a bare symptom usually has, and which question decides.
 
-The question tells the causes apart, which come in their usual order.  Three voices are added, as
-logarithms of odds: how often settled cases with these symptoms and contexts had each cause
-(``settled.json``, written by ``tests/bench/differential.py``), which cause the wording resembles,
-and which ones rules call possible or have cleared.  Answers of a person multiply them.  Whatever
-the numbers are, a suspect is never more than ``possible`` by them alone.
+The question tells the causes apart, which come in one order (`ranking`): by how often settled cases
+with these symptoms and contexts had each cause (``settled.json``, written by
+``tests/bench/differential.py``), which cause the wording resembles, and which ones rules call
+possible or have cleared.  Answers of a person multiply the odds.  Whatever the numbers are, a
+suspect is never more than ``possible`` by them alone.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from ncclkit.analysis.once import once
 from ncclkit.causes.contexts import contexts_of
 from ncclkit.causes.looks import all_questions, cause_looks
 from ncclkit.causes.looks.record import Look
-from ncclkit.causes.resemblance import DOUBT, SETTLED, Text, abnormal
+from ncclkit.causes.ranking import Voices, log_resemblance, ranked_causes
+from ncclkit.causes.resemblance import SETTLED, Text, abnormal
 from ncclkit.causes.symptoms import Seen, symptoms, symptoms_in
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Evidence
+from ncclkit.core.model import Event
 from ncclkit.evidence.logs import ANSWER_KIND
 
 FILE = Path(__file__).with_name("settled.json")
@@ -43,20 +44,6 @@ It is another kind of text than a bare one.
 """
 ACCEPTED = 0.4
 """Weight of a case for a cause that its thread would have accepted, too."""
-USUAL_SUSPECT = 0.4
-"""What a cause gains that the page of a symptom names, in logarithms of odds."""
-TABLE, RESEMBLANCE = 0.4, 1.0
-"""Weights of the counted table and of the resemblance.
-
-Features of one text are not independent.
-"""
-LEAST_RESEMBLANCE = 1e-3
-POSSIBLE, PLACE, IN_DOUBT = 2.2, 0.5, -1.5
-"""What a rule adds to the odds.
-
-The first is for one that calls a cause possible, less the second for each place, and the third for
-one that clears a cause in vain.
-"""
 FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
 """Suspects that are named at least and at most, and a further one's share.
 
@@ -112,11 +99,6 @@ EXCLUDED: Mapping[str, Sequence[str]] = {
     "network_ib": ("ib_not_used",),
 }
 """Context → causes that it rules out, as far as the text is about one job."""
-HARDLY = 0.02
-"""How much rarer an excluded cause is then.
-
-A text may tell of several jobs.
-"""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -144,6 +126,8 @@ class Suspect:
     """Settled cases with this symptom that were this cause."""
     why: str
     """Why it shows this symptom, in one clause; empty where no page says it."""
+    reasons: Sequence[str] = ()
+    """Why it stands where it stands, the weightiest reason first."""
 
     @property
     def look(self) -> Look:
@@ -237,10 +221,14 @@ class Table:
             for feature in case.shows:
                 self.shown[cause, feature] += share
 
+    def log_prior(self, cause: str) -> float:
+        """How often a settled case had this cause, as a logarithm."""
+        return math.log((self.causes.get(cause, 0.0) + 1) / (self.total + len(self.causes)))
+
     def log_odds(self, cause: str, shows: Collection[str]) -> float:
         """How much more often this cause has a text that shows just these features."""
         count = self.causes.get(cause, 0.0)
-        odds = math.log((count + 1) / (self.total + len(self.causes)))
+        odds = self.log_prior(cause)
         for feature, everywhere in self.all_shown.items():
             usual = (everywhere + 1) / (self.total + 2)
             # smoothed by some cases of the average kind, as most causes have few settled ones
@@ -272,102 +260,61 @@ def features_of(case: Case) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
 
 
 def differential(
-    case: Case,
-    text: Text,
-    possible: Sequence[str],
-    cleared: Mapping[str, Sequence[Evidence]],
+    case: Case, text: Text, possible: Sequence[str], cleared: Collection[str]
 ) -> Differential:
     """The causes in the order in which such symptoms usually have them.
 
-    `possible` are causes that rules call possible, best first; `cleared` those that rules rule out,
-    and by which evidence: they are left out unless in doubt.
+    `possible` are causes that rules call possible, best first; `cleared` those that rules rule out.
     """
-    known = settled_table()
-    ruled_out = cleared.keys() - doubted(text, cleared)
     seen, contexts = features_of(case)
-    shows = {*(one.symptom for one in seen), *contexts}
-    odds: dict[str, float] = {}
-    for cause in cause_looks():
-        # what a rule has read and cleared is not brought back by counts
-        if cause in ruled_out:
-            continue
-        # three voices as logarithms of odds: what was counted, what the wording resembles, what
-        # rules say
-        counted = TABLE * known.log_odds(cause, shows)
-        resembled = RESEMBLANCE * math.log(text.shares.get(cause, 0.0) + LEAST_RESEMBLANCE)
-        ruled = _rules_add(cause, possible, cleared)
-        odds[cause] = counted + resembled + ruled + _pages_add(cause, seen)
-        odds[cause] += sum(math.log(STATED.get((feature, cause), 1.0)) for feature in shows)
-        logs = []
-        for feature in shows:
-            if _rules_out(feature, cause):
-                logs.append(math.log(HARDLY))
-        odds[cause] += sum(logs)
+    ranked = ranked_causes(voices_of(seen, contexts, text, possible, cleared))
+    odds = dict(ranked.odds)
     answers = answers_of(case)
     for look, answer in answers.items():
         for cause in odds:
             odds[cause] += answer_adds(all_questions()[look], answer, cause)
-    return _differential_of_odds(odds, seen, contexts, known, answers)
-
-
-def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
-    """Cleared causes that a text resembles all the same.
-
-    It does so by an error that no rule has read.
-    """
-    resembled = []
-    for cause in cleared:
-        # a rule may have cleared a cause by lines that are not all there is
-        if text.shares[cause] >= DOUBT and cause not in SETTLED:
-            resembled.append(cause)
-    heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in resembled}
-    unread = {}
-    for cause, event in heaviest.items():
-        if event.kind == "log.error":
-            unread[cause] = event
-    return {cause for cause, event in unread.items() if event not in cleared[cause]}
-
-
-def _rules_add(cause: str, possible: Sequence[str], cleared: Collection[str]) -> float:
-    if cause in possible:
-        return POSSIBLE - PLACE * possible.index(cause)
-    if cause in cleared:
-        return IN_DOUBT
-    return 0.0
-
-
-def _rules_out(context: str, cause: str) -> bool:
-    return cause in EXCLUDED.get(context, ())
-
-
-def _pages_add(cause: str, seen: Iterable[Seen]) -> float:
-    named = any(cause in symptoms()[one.symptom].SUSPECTS for one in seen)
-    if named:
-        return USUAL_SUSPECT
-    return 0.0
-
-
-def _differential_of_odds(
-    odds: Mapping[str, float],
-    seen: Sequence[Seen],
-    contexts: tuple[str, ...],
-    table: Table,
-    answers: Mapping[str, Answer],
-) -> Differential:
-    ranked = sorted(odds, key=lambda cause: (-odds[cause], cause))
-    shares = shares_of(odds)
     # the rarest symptom tells most: a timeout is in every text
+    table = settled_table()
     rarest = sorted(seen, key=lambda one: table.all_shown.get(one.symptom, 0.0))
+    counts: Counter[str] = Counter()
     if rarest:
-        counts: Counter[str] = table.named[rarest[0].symptom]
-    else:
-        counts = Counter()
+        counts = table.named[rarest[0].symptom]
+    shares = shares_of(odds)
     suspects = []
-    for cause in ranked:
-        suspects.append(
-            Suspect(cause, shares[cause], counts[cause], _reason_on_page(cause, rarest))
+    for cause in sorted(odds, key=lambda cause: (-odds[cause], cause)):
+        why = _reason_on_page(cause, rarest)
+        reasons = ranked.reasons[cause]
+        suspects.append(Suspect(cause, shares[cause], counts[cause], why, reasons))
+    return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), answers)
+
+
+def voices_of(
+    seen: Sequence[Seen],
+    contexts: Collection[str],
+    text: Text,
+    possible: Sequence[str],
+    cleared: Collection[str],
+) -> dict[str, Voices]:
+    """What each voice says of every cause that is not out of the question."""
+    table = settled_table()
+    shows = {*(one.symptom for one in seen), *contexts}
+    voices = {}
+    for cause in cause_looks():
+        if cause in SETTLED and cause in cleared:
+            continue
+        is_possible = cause in possible
+        voices[cause] = Voices(
+            resembled=log_resemblance(text.shares.get(cause, 0.0)),
+            counted=table.log_odds(cause, shows),
+            usual=table.log_prior(cause),
+            on_page=float(bool(_reason_on_page(cause, seen))),
+            stated=sum(math.log(STATED.get((feature, cause), 1.0)) for feature in shows),
+            excluded=float(sum(cause in EXCLUDED.get(feature, ()) for feature in shows)),
+            possible=float(is_possible),
+            place=float(possible.index(cause)) if is_possible else 0.0,
+            cleared=float(cause in cleared),
         )
-    return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), dict(answers))
+    return voices
 
 
 def _reason_on_page(cause: str, seen: Iterable[Seen]) -> str:

@@ -53,8 +53,6 @@ ENOUGH = 4
 """Words that the lines of a failure must have together."""
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
-DOUBT = 0.1
-"""Share from which on a cause is named although rules have cleared it."""
 SETTLED = ("p2p_broken",)
 """Causes that are out of the question where their rule clears them.
 
@@ -112,17 +110,6 @@ WORD = re.compile(r"[a-z_\u0080-\uffff]+|\d+")
 DIGITS = frozenset("0123456789")
 
 
-def features(lines: Iterable[str]) -> Iterator[str]:
-    """The words of lines, and all pieces of each word.
-
-    Numbers have up to three digits; pieces have three and four letters.  Times, hosts, addresses
-    and folders differ from job to job and are left out.
-    """
-    for line in lines:
-        for word in _words_of_line(line):
-            yield from _pieces_of_word(word)
-
-
 def _pieces_of_word(word: str) -> Iterator[str]:
     yield word
     if word[0] not in DIGITS:
@@ -161,6 +148,26 @@ def numbers(word: str) -> array[int]:
     return array("I", map(number, _pieces_of_word(word)))
 
 
+def counted_features(words: Mapping[str, int]) -> Counter[int]:
+    """How often each feature stands in words, by its number."""
+    # a word counts with each of its pieces, so that forms of one word, and misspelt ones, meet in
+    # most of them
+    counts: Counter[int] = Counter()
+    for word, times in words.items():
+        for name in numbers(word):
+            counts[name] += times
+    return counts
+
+
+def counted_lines(lines: Iterable[str]) -> Counter[int]:
+    """How often each feature stands in lines: their words, and all pieces of each word.
+
+    Numbers have up to three digits; pieces have three and four letters.  Times, hosts, addresses
+    and folders differ from job to job and are left out.
+    """
+    return counted_features(Counter(chain.from_iterable(map(_words_of_line, lines))))
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """What was learned: rows of weights by feature, and examples of each cause."""
@@ -184,12 +191,7 @@ class Weights:
 
     def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
         """The same of words, and how often each stands in the text."""
-        # a word counts with each of its pieces, so that forms of one word, and misspelt ones, meet
-        # in most of them
-        counts: Counter[int] = Counter()
-        for word, times in words.items():
-            for name in numbers(word):
-                counts[name] += times
+        counts = counted_features(words)
         # features that no known failure has would only make the text longer, and each known one
         # lighter
         known = {row: n for name, n in counts.items() if (row := self.rows.get(name)) is not None}

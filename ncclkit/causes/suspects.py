@@ -73,8 +73,9 @@ def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like
     say = f'{SAYS}; a usual suspect is "{title}"'
     if like:
         say = f'{SAYS}, but it resembles "{title}" (like: {like})'
+    place = _place_sentence(suspect)
     if not suspects.seen:
-        return f"{say}."
+        return f"{say}.{place}"
     symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
     why = ""
     if suspect.why:
@@ -85,7 +86,14 @@ def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like
             f' Of {suspects.settled} settled cases with "{symptom}" it was the cause of'
             f" {suspect.settled}."
         )
-    return f"{say}{why}.{counted}"
+    return f"{say}{why}.{counted}{place}"
+
+
+def _place_sentence(suspect: Suspect) -> str:
+    """Why a suspect stands where it stands, in a sentence; nothing where no voice lifts it."""
+    if not suspect.reasons:
+        return ""
+    return f" It stands here because {' and '.join(suspect.reasons)}."
 
 
 def _heaviest_lines(

@@ -28,6 +28,12 @@ PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLoc
 """Errors that hardly any library uses to report what the system refused."""
 
 
+MERE_SIGNS = ("rank_exception", "slow_rank")
+"""Causes that are themselves a sign: that a rank raised or was late says not why."""
+BELOW_SIGN = 2
+"""Suspects that are named below a likely sign."""
+
+
 def names_with_suspects(
     findings: list[Finding], verdicts: Sequence[Finding], case: Case
 ) -> tuple[list[Finding], Differential | None]:
@@ -42,15 +48,20 @@ def names_with_suspects(
         return findings, None
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]
-    # a rule that is sure needs no suspects, and naming them for a sound job would accuse every
-    # healthy excerpt
-    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or went_well(case):
+    if went_well(case):
         return findings, None
     known = {finding.cause: finding for finding in findings}
-    cleared = {
-        verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"
-    }
+    cleared = {verdict.cause for verdict in verdicts if verdict.verdict == "clear"}
+    firm = [finding for finding in findings if STRENGTHS[finding.strength] > 1]
+    # a rule that is sure needs no suspects, and naming them for a sound job would accuse every
+    # healthy excerpt
+    if firm and not _is_mere_sign(firm):
+        return findings, None
     suspects = differential(case, text, list(known), cleared)
+    if firm:
+        others = [one for one in suspects.suspects if one.cause not in known][:BELOW_SIGN]
+        more = [suspect_finding(one, suspects, None, case, text, against.lines) for one in others]
+        return [*findings, *more], None
     # who answers a question about a job says that something is wrong with it
     is_asked = bool(suspects.answers)
     is_failure = against and (known or _names_suspects(case, text, against, suspects))
@@ -61,6 +72,13 @@ def names_with_suspects(
         suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines)
         for one in named
     ], suspects
+
+
+def _is_mere_sign(firm: Sequence[Finding]) -> bool:
+    """Whether all that rules are sure of is a sign whose reason they do not know."""
+    return all(
+        finding.cause in MERE_SIGNS and finding.strength == "likely" for finding in firm
+    )
 
 
 def went_well(case: Case) -> bool:
