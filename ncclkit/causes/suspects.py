@@ -93,7 +93,7 @@ def _place_sentence(suspect: Suspect) -> str:
     """Why a suspect stands where it stands, in a sentence; nothing where no voice lifts it."""
     if not suspect.reasons:
         return ""
-    return f" It stands here because {' and '.join(suspect.reasons)}."
+    return f" Its place: {'; '.join(suspect.reasons)}."
 
 
 def _heaviest_lines(

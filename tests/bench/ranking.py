@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +56,9 @@ START = Voices(
 """The weights as they were stated before anything was fitted; the fit leaves them for a reason only."""
 PULL = 0.03
 """How strongly they are held to these."""
+
+VERDICTS: dict[str, Any] = {}
+"""Failure → what the rules have said of it: they are asked once."""
 
 Heard = Mapping[str, Voices]
 """Cause → what the voices say of it in one case."""
@@ -117,9 +119,15 @@ def judging_with(unseen: Unseen, weights: Voices | None = None) -> Iterator[None
         yield
 
 
-@cache
 def _verdicts_of(posted: Posted) -> Any:
     """What the rules say of a failure: they say it again whatever the weights are."""
+    name = posted.sample.name
+    if name not in VERDICTS:
+        VERDICTS[name] = _asked_rules(posted)
+    return VERDICTS[name]
+
+
+def _asked_rules(posted: Posted) -> Any:
     kept: list[Any] = []
     original = engine._verdicts  # noqa: SLF001
 
