@@ -675,7 +675,8 @@ STACK = any_of(
     r"\bpy-spy\b",
     r"\b(?:cuda-)?gdb\b",
     # #0  0x00002aa4585a6709 in pthread_cond_timedwait     Thread 1302975 (active): "MainThread"
-    r"^\s*#\d+ +(?:0x[0-9a-f]+|\w)",
+    # not the steps of a build: #0 building with "default" instance
+    r"^\s*#\d+ +(?:0x[0-9a-f]+|[\w:~@.<>]+ ?\(|\S+ (?:from|at) \S*[./])",
     r"^Thread \d+ .*(?:active|idle|LWP)",
     r"Waiting for the GIL",
     # all_reduce (torch/distributed/distributed_c10d.py:2219)

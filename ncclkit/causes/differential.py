@@ -130,6 +130,11 @@ class Suspect:
     """Why it stands where it stands, the weightiest reason first."""
 
     @property
+    def place_reason(self) -> str:
+        """Why it stands where it stands, in clauses; empty where no voice lifts it."""
+        return "; ".join(self.reasons)
+
+    @property
     def look(self) -> Look:
         """The look that tells it from its rivals."""
         return cause_looks()[self.cause]
@@ -223,7 +228,10 @@ class Table:
 
     def log_prior(self, cause: str) -> float:
         """How often a settled case had this cause, as a logarithm."""
-        return math.log((self.causes.get(cause, 0.0) + 1) / (self.total + len(self.causes)))
+        # one more case of each, as some have none
+        mine = self.causes.get(cause, 0.0) + 1
+        everything = self.total + len(self.causes)
+        return math.log(mine / everything)
 
     def log_odds(self, cause: str, shows: Collection[str]) -> float:
         """How much more often this cause has a text that shows just these features."""
@@ -270,9 +278,10 @@ def differential(
     ranked = ranked_causes(voices_of(seen, contexts, text, possible, cleared))
     odds = dict(ranked.odds)
     answers = answers_of(case)
-    for look, answer in answers.items():
+    for name, answer in answers.items():
+        look = all_questions()[name]
         for cause in odds:
-            odds[cause] += answer_adds(all_questions()[look], answer, cause)
+            odds[cause] += answer_adds(look, answer, cause)
     # the rarest symptom tells most: a timeout is in every text
     table = settled_table()
     rarest = sorted(seen, key=lambda one: table.all_shown.get(one.symptom, 0.0))
@@ -282,9 +291,14 @@ def differential(
     shares = shares_of(odds)
     suspects = []
     for cause in sorted(odds, key=lambda cause: (-odds[cause], cause)):
-        why = _reason_on_page(cause, rarest)
-        reasons = ranked.reasons[cause]
-        suspects.append(Suspect(cause, shares[cause], counts[cause], why, reasons))
+        suspect = Suspect(
+            cause,
+            shares[cause],
+            counts[cause],
+            _reason_on_page(cause, rarest),
+            ranked.reasons[cause],
+        )
+        suspects.append(suspect)
     return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), answers)
 
 
@@ -302,19 +316,38 @@ def voices_of(
     for cause in cause_looks():
         if cause in SETTLED and cause in cleared:
             continue
-        is_possible = cause in possible
+        place = 0
+        if cause in possible:
+            place = possible.index(cause)
         voices[cause] = Voices(
             resembled=log_resemblance(text.shares.get(cause, 0.0)),
             counted=table.log_odds(cause, shows),
             usual=table.log_prior(cause),
-            on_page=float(bool(_reason_on_page(cause, seen))),
-            stated=sum(math.log(STATED.get((feature, cause), 1.0)) for feature in shows),
-            excluded=float(sum(cause in EXCLUDED.get(feature, ()) for feature in shows)),
-            possible=float(is_possible),
-            place=float(possible.index(cause)) if is_possible else 0.0,
+            on_page=float(_reason_on_page(cause, seen) != ""),
+            stated=_stated_ratio(cause, shows),
+            excluded=_exclusions(cause, shows),
+            possible=float(cause in possible),
+            place=float(place),
             cleared=float(cause in cleared),
         )
     return voices
+
+
+def _stated_ratio(cause: str, shows: Iterable[str]) -> float:
+    """What the stated ratios add to a cause, as a logarithm."""
+    ratio = 1.0
+    for feature in shows:
+        ratio *= STATED.get((feature, cause), 1.0)
+    return math.log(ratio)
+
+
+def _exclusions(cause: str, shows: Iterable[str]) -> float:
+    """How many contexts rule a cause out."""
+    count = 0.0
+    for feature in shows:
+        if cause in EXCLUDED.get(feature, ()):
+            count += 1
+    return count
 
 
 def _reason_on_page(cause: str, seen: Iterable[Seen]) -> str:

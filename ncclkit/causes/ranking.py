@@ -84,7 +84,9 @@ def ranked_causes(voices: Mapping[str, Voices]) -> Ranked:
     added: dict[str, dict[str, float]] = {}
     for cause, said in voices.items():
         added[cause] = _weighed_voices(said, weights)
-    odds = {cause: sum(parts.values()) for cause, parts in added.items()}
+    odds = {}
+    for cause, parts in added.items():
+        odds[cause] = sum(parts.values())
     return Ranked(odds, _reasons(added))
 
 
@@ -97,13 +99,25 @@ def _weighed_voices(said: Voices, weights: Voices) -> dict[str, float]:
 
 def _reasons(added: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, ...]]:
     """The voices that lift each cause above the average one."""
-    average = {}
-    for voice in REASONS:
-        average[voice] = sum(parts[voice] for parts in added.values()) / max(len(added), 1)
+    average = _average_parts(added)
     reasons = {}
     for cause, parts in added.items():
-        lifts = {voice: parts[voice] - average[voice] for voice in REASONS}
-        told = [voice for voice in REASONS if lifts[voice] >= TOLD]
-        told.sort(key=lambda voice: -lifts[voice])
-        reasons[cause] = tuple(REASONS[voice] for voice in told)
+        lifts = []
+        for voice, reason in REASONS.items():
+            lift = parts[voice] - average[voice]
+            if lift >= TOLD:
+                lifts.append((lift, reason))
+        lifts.sort(reverse=True)
+        reasons[cause] = tuple(reason for _, reason in lifts)
     return reasons
+
+
+def _average_parts(added: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """What each voice adds to the average cause."""
+    sums = dict.fromkeys(REASONS, 0.0)
+    for parts in added.values():
+        for voice in REASONS:
+            sums[voice] += parts[voice]
+    for voice in REASONS:
+        sums[voice] /= len(added)
+    return sums

@@ -91,9 +91,9 @@ def _suspect_sentence(suspect: Suspect, suspects: Differential, title: str, like
 
 def _place_sentence(suspect: Suspect) -> str:
     """Why a suspect stands where it stands, in a sentence; nothing where no voice lifts it."""
-    if not suspect.reasons:
+    if not suspect.place_reason:
         return ""
-    return f" Its place: {'; '.join(suspect.reasons)}."
+    return f" Its place: {suspect.place_reason}."
 
 
 def _heaviest_lines(

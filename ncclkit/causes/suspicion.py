@@ -59,26 +59,29 @@ def names_with_suspects(
         return findings, None
     suspects = differential(case, text, list(known), cleared)
     if firm:
-        others = [one for one in suspects.suspects if one.cause not in known][:BELOW_SIGN]
-        more = [suspect_finding(one, suspects, None, case, text, against.lines) for one in others]
-        return [*findings, *more], None
+        others = [one for one in suspects.suspects if one.cause not in known]
+        below = []
+        for one in others[:BELOW_SIGN]:
+            below.append(suspect_finding(one, suspects, None, case, text, against.lines))
+        return [*findings, *below], None
     # who answers a question about a job says that something is wrong with it
     is_asked = bool(suspects.answers)
     is_failure = against and (known or _names_suspects(case, text, against, suspects))
     if not is_asked and not is_failure:
         return findings, suspects  # for who asks: nothing here says that anything failed
-    named = suspects.named(known)
-    return [
-        suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines)
-        for one in named
-    ], suspects
+    named = []
+    for one in suspects.named(known):
+        by_rule = known.get(one.cause)
+        named.append(suspect_finding(one, suspects, by_rule, case, text, against.lines))
+    return named, suspects
 
 
 def _is_mere_sign(firm: Sequence[Finding]) -> bool:
     """Whether all that rules are sure of is a sign whose reason they do not know."""
-    return all(
-        finding.cause in MERE_SIGNS and finding.strength == "likely" for finding in firm
-    )
+    for finding in firm:
+        if finding.cause not in MERE_SIGNS or finding.strength != "likely":
+            return False
+    return True
 
 
 def went_well(case: Case) -> bool:

@@ -343,7 +343,11 @@ def title_of(symptom: str) -> str:
 
 def reason_words(suspect: Suspect, suspects: Differential) -> str:
     """Why a suspect is named, and that its own question was denied where it was."""
-    why = suspect.why or "; ".join(suspect.reasons) or NO_REASON
+    why = suspect.why
+    if not why:
+        why = suspect.place_reason
+    if not why:
+        why = NO_REASON
     if suspects.answers.get(suspect.cause) == "no":
         return f"{why}; {DENIED}"
     return why

@@ -55,7 +55,7 @@ def test_the_table_is_what_the_examination_shows() -> None:
     """What was counted of this repository is what its texts show today."""
     counted = {one for one in settled_cases() if not one.source.startswith("posted:")}
     shown = set(own_failures())
-    assert counted == shown, "python -m tests.bench.differential ../shared/cases --write"
+    assert counted == shown, "python -m tests.bench.differential ../shared/cases"
 
 
 def test_the_page_of_symptoms_is_printed_from_the_files() -> None:
