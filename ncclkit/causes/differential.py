@@ -81,17 +81,41 @@ The counted cases are few; each row has its reason.
 
 
 OF_SEVERAL = (
-    "concurrent_comms", "hostname_resolution", "ib_config", "ib_link_error", "ib_not_used",
-    "ifname_not_found", "network_loss", "p2p_broken", "rank_divergence", "send_recv_mismatch",
-    "shape_mismatch", "slow_rank", "slow_transport", "store_unreachable", "version_mismatch",
+    "concurrent_comms",
+    "hostname_resolution",
+    "ib_config",
+    "ib_link_error",
+    "ib_not_used",
+    "ifname_not_found",
+    "network_loss",
+    "p2p_broken",
+    "rank_divergence",
+    "send_recv_mismatch",
+    "shape_mismatch",
+    "slow_rank",
+    "slow_transport",
+    "store_unreachable",
+    "version_mismatch",
     "wrong_interface",
-)  # fmt: skip
+)
 """Causes that take two ranks."""
 OF_GPUS = (
-    "cuda_error", "cumem_container", "driver_too_old", "duplicate_gpu", "gpu_clock_limit",
-    "gpu_hardware_error", "gpu_oom", "gpu_shared", "ib_config", "ib_not_used", "nccl_bug",
-    "net_plugin", "nvswitch_fabric", "p2p_broken", "slow_transport",
-)  # fmt: skip
+    "cuda_error",
+    "cumem_container",
+    "driver_too_old",
+    "duplicate_gpu",
+    "gpu_clock_limit",
+    "gpu_hardware_error",
+    "gpu_oom",
+    "gpu_shared",
+    "ib_config",
+    "ib_not_used",
+    "nccl_bug",
+    "net_plugin",
+    "nvswitch_fabric",
+    "p2p_broken",
+    "slow_transport",
+)
 """Causes that a job on CPUs cannot have."""
 EXCLUDED: Mapping[str, Sequence[str]] = {
     "one_rank": OF_SEVERAL,
@@ -275,7 +299,8 @@ def differential(
     `possible` are causes that rules call possible, best first; `cleared` those that rules rule out.
     """
     seen, contexts = features_of(case)
-    ranked = ranked_causes(voices_of(seen, contexts, text, possible, cleared))
+    voices = voices_of(seen, contexts, text, possible, cleared)
+    ranked = ranked_causes(voices)
     odds = dict(ranked.odds)
     answers = answers_of(case)
     for name, answer in answers.items():
@@ -290,7 +315,8 @@ def differential(
         counts = table.named[rarest[0].symptom]
     shares = shares_of(odds)
     suspects = []
-    for cause in sorted(odds, key=lambda cause: (-odds[cause], cause)):
+    in_order = sorted(odds, key=lambda cause: (-odds[cause], cause))
+    for cause in in_order:
         suspect = Suspect(
             cause,
             shares[cause],
@@ -299,7 +325,13 @@ def differential(
             ranked.reasons[cause],
         )
         suspects.append(suspect)
-    return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), answers)
+    return Differential(
+        seen=tuple(rarest),
+        contexts=contexts,
+        settled=counts.total(),
+        suspects=tuple(suspects),
+        answers=answers,
+    )
 
 
 def voices_of(

@@ -93,7 +93,8 @@ def ranked_causes(voices: Mapping[str, Voices]) -> Ranked:
 def _weighed_voices(said: Voices, weights: Voices) -> dict[str, float]:
     parts = {}
     for voice in Voices.__struct_fields__:
-        parts[voice] = getattr(weights, voice) * getattr(said, voice)
+        weight = getattr(weights, voice)
+        parts[voice] = weight * getattr(said, voice)
     return parts
 
 

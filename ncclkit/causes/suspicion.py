@@ -62,7 +62,15 @@ def names_with_suspects(
         others = [one for one in suspects.suspects if one.cause not in known]
         below = []
         for one in others[:BELOW_SIGN]:
-            below.append(suspect_finding(one, suspects, None, case, text, against.lines))
+            finding = suspect_finding(
+                one,
+                suspects,
+                None,
+                case,
+                text,
+                against.lines,
+            )
+            below.append(finding)
         return [*findings, *below], None
     # who answers a question about a job says that something is wrong with it
     is_asked = bool(suspects.answers)

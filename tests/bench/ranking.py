@@ -37,6 +37,7 @@ from ncclkit.causes.differential import (
     answer_event,
     settled_cases,
 )
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.looks import all_questions
 from ncclkit.causes.ranking import FILE, Ranked, Voices, ranked_causes
@@ -146,7 +147,7 @@ def _asked_rules(posted: Posted) -> Any:
     return kept[-1]
 
 
-def judged(posted: Posted) -> engine.Diagnosis:
+def judged(posted: Posted) -> Diagnosis:
     """The diagnosis of a posted failure; its rules are asked once."""
     verdicts = _verdicts_of(posted)
     with patch.object(engine, "_verdicts", lambda *_: verdicts):
