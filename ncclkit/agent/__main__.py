@@ -17,6 +17,7 @@ VERBS = {
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
     "launch": "run.launch",
+    "rehearse": "rehearsal.ranks",
     "resources": "run.resource_checks",
     "node": "run.node",
     "sweep": "run.sweep",

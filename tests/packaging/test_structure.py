@@ -26,7 +26,7 @@ FLOORS = {
     2: ("core",),
     3: ("evidence", "analysis", "report"),
     4: ("causes", "live"),
-    5: ("experiments",),
+    5: ("experiments", "rehearsal"),
     6: ("views",),
     7: ("lab",),
     8: ("cli",),

@@ -23,6 +23,7 @@ from ncclkit.cli.verbs.lab import LabVerb
 from ncclkit.cli.verbs.mcp import McpVerb
 from ncclkit.cli.verbs.open import OpenVerb
 from ncclkit.cli.verbs.probe import ProbeVerb
+from ncclkit.cli.verbs.rehearse import RehearseVerb
 from ncclkit.cli.verbs.report import ReportVerb
 from ncclkit.cli.verbs.status import StatusVerb
 from ncclkit.cli.verbs.step import StepVerb
@@ -38,6 +39,7 @@ VERBS: tuple[Verb, ...] = (
     ProbeVerb(),
     TuneVerb(),
     StepVerb(),
+    RehearseVerb(),
     CompareVerb(),
     LabVerb(),
     ExamVerb(),

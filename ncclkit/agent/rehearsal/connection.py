@@ -1,0 +1,103 @@
+"""The line of a rank to the coordinator: calls go out, and comes in that they may be made."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import sysconfig
+import threading
+from typing import Any, Callable
+
+OURS = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = tuple(
+    {os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "purelib", "platlib")}
+)
+
+
+def user_place() -> str:
+    """file:line of the innermost frame that is neither ours nor of a library."""
+    frame: Any | None = sys._getframe(1)
+    first = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_of_user(file):
+            return "%s:%d" % (file, frame.f_lineno)
+        # a script may lie among the libraries itself, as one that is started by -m does
+        if not first and not file.startswith(("<", OURS)) and "/torch/" not in file:
+            first = "%s:%d" % (file, frame.f_lineno)
+        frame = frame.f_back
+    return first
+
+
+def is_of_user(file: str) -> bool:
+    """Whether a file is neither ours nor of a library."""
+    if file.startswith(("<", OURS)) or "/ncclkit/agent/" in file or "/site-packages/" in file:
+        return False
+    return not file.startswith(LIBRARIES)
+
+
+class ScriptAsked:
+    """What the script of this rank asked for that it did not get."""
+
+    for_gpu = False
+
+
+class PendingCall:
+    """A call that was posted and may not be made yet."""
+
+    def __init__(self, number: int, make: Callable[[], None]) -> None:
+        self.number = number
+        self.make = make
+        self.may_go = threading.Event()
+
+
+class Connection:
+    """Posts the calls of a rank, and makes each when the coordinator releases it.
+
+    A thread of its own makes them: the rank may compute while others already need its part.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._lock = threading.Lock()
+        self._pending: dict[int, PendingCall] = {}
+        self._posted = 0
+
+    def listen(self) -> None:
+        """Start the thread that makes released calls; after the fork only."""
+        threading.Thread(target=self._make_released, daemon=True, name="ncclkit").start()
+
+    def post(self, fields: dict[str, Any], make: Callable[[], None]) -> PendingCall:
+        """Announce a call; `make` is called on the other thread once all members have come."""
+        with self._lock:
+            self._posted += 1
+            pending = PendingCall(self._posted, make)
+            self._pending[pending.number] = pending
+            call = dict(fields, number=pending.number, place=user_place())
+            self._send({"post": call, "thread": threading.get_ident()})
+        return pending
+
+    def wait(self, pending: PendingCall) -> None:
+        """Block until a call is released and has been made."""
+        if not pending.may_go.is_set():
+            self.say({"wait": pending.number})
+            # the parent ends us at its deadline, so this wait has one
+            pending.may_go.wait()
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send one message."""
+        with self._lock:
+            self._send(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        message["for_gpu"] = ScriptAsked.for_gpu
+        self._line.sendall(json.dumps(message).encode() + b"\n")
+
+    def _make_released(self) -> None:
+        with self._line.makefile("rb") as answers:
+            for answer in answers:
+                pending = self._pending.pop(int(answer))
+                pending.make()
+                pending.may_go.set()

@@ -1,0 +1,230 @@
+"""Scripts for GPUs on a CPU: what names `cuda` means the CPU, and `torch.cuda` answers for GPUs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .connection import ScriptAsked
+
+CPU = torch.device("cpu")
+MEMORY = 80 << 30
+"""Bytes that a GPU of the rehearsal says to have."""
+
+
+def _on_cpu(value: Any) -> Any:
+    """The CPU in place of a GPU; anything else as it is."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        ScriptAsked.for_gpu = True
+        return CPU
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        ScriptAsked.for_gpu = True
+        return "cpu"
+    return value
+
+
+class _CpuInPlaceOfCuda(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        # both would need a driver, and neither changes a value
+        if name in ("cuda", "pin_memory"):
+            ScriptAsked.for_gpu = True
+            return args[0]
+        if name == "record_stream":
+            return None
+        mapped = {key: _on_cpu(value) for key, value in (kwargs or {}).items()}
+        mapped.pop("pin_memory", None)
+        # an integer is a GPU, too: tensor.to(0)
+        if name == "to" and len(args) > 1 and type(args[1]) is int:
+            ScriptAsked.for_gpu = True
+            args = (args[0], CPU, *args[2:])
+        return func(*[_on_cpu(value) for value in args], **mapped)
+
+
+class _Stream:
+    """A stream of a GPU on which everything is done at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = CPU
+
+    def synchronize(self) -> None:
+        """Nothing is left to be done."""
+
+    wait_stream = wait_event = record_event = lambda self, *_: None
+
+    def query(self) -> bool:
+        """Everything is done."""
+        return True
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Event(_Stream):
+    """An event, which has always come."""
+
+    record = wait = lambda self, *_: None
+
+    def elapsed_time(self, other: _Event) -> float:
+        """Milliseconds; a rehearsal measures none."""
+        return 1.0
+
+
+def install(ranks: int) -> None:
+    """Map GPUs to the CPU; ranks: how many GPUs the host says to have."""
+    _answer_for_gpus(ranks)
+    _map_modules()
+    _map_autocast()
+    _CpuInPlaceOfCuda().__enter__()
+
+
+def _constant(value: Any) -> Any:
+    def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def _answer_for_gpus(ranks: int) -> None:
+    cuda = torch.cuda
+    own = int(os.environ.get("LOCAL_RANK", "0"))
+    answers = {
+        "device_count": ranks,
+        "is_bf16_supported": True,
+        "current_device": own,
+        "get_device_name": "rehearsal on a CPU",
+        "get_device_capability": (9, 0),
+        "mem_get_info": (MEMORY, MEMORY),
+        "memory_summary": "",
+        "memory_stats": {},
+    }
+    answers.update(dict.fromkeys(ZEROS, 0))
+    answers.update(dict.fromkeys(NOTHING))
+    for name, value in answers.items():
+        setattr(cuda, name, _constant(value))
+
+    def is_available() -> bool:
+        ScriptAsked.for_gpu = True
+        return True
+
+    def set_device(device: Any) -> None:
+        ScriptAsked.for_gpu = True
+
+    for name, function in {"is_available": is_available, "set_device": set_device}.items():
+        setattr(cuda, name, function)
+    stream = _Stream()
+    classes: dict[str, Any] = {"Stream": _Stream, "Event": _Event}
+    functions = {"current_stream": _constant(stream), "default_stream": _constant(stream)}
+    contexts = {"stream": _constant(nullcontext()), "device": _constant(nullcontext())}
+    for name, value in {**classes, **functions, **contexts}.items():
+        setattr(cuda, name, value)
+
+
+ZEROS = (
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+)
+NOTHING = (
+    "empty_cache",
+    "init",
+    "ipc_collect",
+    "manual_seed",
+    "manual_seed_all",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+    "synchronize",
+)
+"""What a script calls of torch.cuda that does nothing here."""
+
+
+def _map_modules() -> None:
+    module = torch.nn.Module
+    real_to = module.to
+
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        words = [_on_cpu(value) for value in args]
+        if words and type(words[0]) is int:
+            ScriptAsked.for_gpu = True
+            words[0] = CPU
+        return real_to(self, *words, **{key: _on_cpu(value) for key, value in kwargs.items()})
+
+    def on_gpu(self: Any, device: Any = None) -> Any:
+        ScriptAsked.for_gpu = True
+        return self
+
+    module.to, module.cuda = to, on_gpu
+    parallel = torch.nn.parallel.DistributedDataParallel
+    real_init = parallel.__init__
+
+    @functools.wraps(real_init)
+    def init(
+        self: Any,
+        module: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        real_init(self, module, None, None, *args, **kwargs)
+
+    parallel.__init__ = init
+    loader = torch.utils.data.DataLoader
+    real_loader = loader.__init__
+
+    @functools.wraps(real_loader)
+    def init_loader(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("pin_memory", None)
+        kwargs.pop("pin_memory_device", None)
+        real_loader(self, *args, **kwargs)
+
+    loader.__init__ = init_loader
+    from torch.distributed import device_mesh
+
+    real_mesh = device_mesh.init_device_mesh
+
+    @functools.wraps(real_mesh)
+    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return real_mesh(_on_cpu(device_type), *args, **kwargs)
+
+    device_mesh.init_device_mesh = init_device_mesh
+    torch.distributed.init_device_mesh = init_device_mesh
+
+
+def _map_autocast() -> None:
+    real_init = torch.autocast.__init__
+
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        real_init(self, _on_cpu(device_type), *args, **kwargs)
+
+    torch.autocast.__init__ = init
+
+    class CudaAutocast(torch.autocast):
+        def __init__(
+            self, enabled: bool = True, dtype: Any = torch.bfloat16, **kwargs: Any
+        ) -> None:
+            super().__init__("cpu", enabled=enabled, dtype=dtype, **kwargs)
+
+    torch.cuda.amp.autocast = CudaAutocast
+    real_scaler = torch.amp.GradScaler.__init__
+
+    def init_scaler(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        real_scaler(self, _on_cpu(device), *args, **kwargs)
+
+    torch.amp.GradScaler.__init__ = init_scaler
+
+    class CudaGradScaler(torch.amp.GradScaler):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__("cpu", *args, **kwargs)
+
+    torch.cuda.amp.GradScaler = CudaGradScaler

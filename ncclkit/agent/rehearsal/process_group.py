@@ -1,0 +1,539 @@
+"""A process group of torch that asks before each call, and makes it over gloo with real values.
+
+Written for torch 2.6 and later; `check_torch` says what an older or newer one lacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from .connection import Connection, PendingCall
+
+WORLD = "world"
+"""The group of calls that all ranks make outside of any process group."""
+NEEDED = ("_new_group_with_tag", "_get_default_group")
+OLDER_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+"""Names that torch 2.13 gave to methods of a process group → those before, which gloo has kept."""
+
+REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+class CannotRehearse(RuntimeError):
+    """The script does what a rehearsal cannot do; it is not to blame."""
+
+
+class RankState:
+    """What all groups of one rank share."""
+
+    connection: Connection
+    world = 1
+    backend = "nccl"
+    """What the script asked for."""
+
+
+def check_torch() -> str:
+    """What this torch lacks for a rehearsal; empty where it has everything."""
+    if not dist.is_available() or not hasattr(dist, "ProcessGroupGloo"):
+        return "torch %s was built without torch.distributed or gloo" % torch.__version__
+    lacking = [name for name in NEEDED if not hasattr(c10d, name)]
+    if lacking:
+        return "torch %s has no %s" % (torch.__version__, ", ".join(lacking))
+    return ""
+
+
+class AskedWork(dist.Work):
+    """The handle of a call that may still wait for other ranks."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.pending: PendingCall | None = None
+        self.eager = False
+        """A send of gloo, which does not wait for its recv."""
+        self._result = result
+        self._inner: Any = None
+        self._finish: Callable[[], None] = lambda: None
+        self._finished = False
+        self._error: BaseException | None = None
+
+    def begin(self, make: Callable[[], Any], finish: Callable[[], None]) -> None:
+        """Make the call over gloo; what fails there is raised where the script waits."""
+        try:
+            with torch.no_grad():
+                self._inner = make()
+            self._finish = finish
+        except Exception as error:
+            self._error = error
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until all members have come and the values are there."""
+        if self.eager:
+            return True
+        assert self.pending is not None
+        RankState.connection.wait(self.pending)
+        if self._error is not None:
+            raise CannotRehearse(str(self._error)) from self._error
+        if not self._finished:
+            if self._inner is not None:
+                self._inner.wait()
+            with torch.no_grad():
+                self._finish()
+            self._finished = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the call has been made; a script that polls must not wait for ever."""
+        if self.pending is not None and not self.pending.may_go.is_set():
+            return False
+        return self._inner is None or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether it went well."""
+        return self._error is None
+
+    def get_future(self) -> Any:
+        """A future that is done: DDP asks for it, and waits where nobody sees it."""
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result(self._result)
+        return future
+
+    def result(self) -> Any:
+        """The tensors of the call."""
+        return self._result
+
+
+class AskingGroup(dist.ProcessGroup):
+    """Stands where NCCL would; gloo does the work."""
+
+    def __init__(self, inner: Any, name: str, members: list[int]) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self.inner, self._name, self.members = inner, name, members
+        self._batch: list[AskedWork] | None = None
+
+    # ---------------------------------------------------------------- what torch asks of a group
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name under which torch knows it."""
+        return "rehearsal"
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave."""
+        return self._name
+
+    @property
+    def pg_name(self) -> str:
+        """The same."""
+        return self._name
+
+    def size(self) -> int:
+        """How many members it has."""
+        return int(self.inner.size())
+
+    def rank(self) -> int:
+        """The place of this rank among them."""
+        return int(self.inner.rank())
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether several calls may be made as one."""
+        return False
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._batch = []
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        works = self._batch or []
+        self._batch = None
+        return _BatchWork(works)
+
+    # ---------------------------------------------------------------- collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.all_reduce`."""
+        opts = opts or dist.AllreduceOptions()
+        fields = _reducing(opts, sizes=_elements(tensors))
+        averaged = _sum_in_place_of_average(opts)
+
+        def finish() -> None:
+            for tensor in tensors if averaged else ():
+                tensor.div_(self.size())
+
+        return self._ask(
+            "all_reduce",
+            tensors,
+            fields,
+            lambda: self.inner.allreduce(tensors, opts),
+            tensors,
+            finish,
+        )
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+        """One all_reduce of several tensors."""
+        plain = dist.AllreduceOptions()
+        if opts is not None:
+            plain.reduceOp = opts.reduceOp
+        fields = _reducing(plain, sizes=_elements(tensors))
+        averaged = _sum_in_place_of_average(plain)
+
+        def make() -> None:
+            for tensor in tensors:
+                self.inner.allreduce([tensor], plain).wait()
+                if averaged:
+                    tensor.div_(self.size())
+
+        return self._ask("all_reduce", tensors, fields, make, tensors)
+
+    def reduce(self, tensors: Any, opts: Any, **_: Any) -> Any:
+        """As of `torch.distributed.reduce`."""
+        fields = _reducing(opts, sizes=_elements(tensors), root=self.members[opts.rootRank])
+        averaged = _sum_in_place_of_average(opts)
+
+        def finish() -> None:
+            for tensor in tensors if averaged and opts.rootRank == self.rank() else ():
+                tensor.div_(self.size())
+
+        return self._ask(
+            "reduce", tensors, fields, lambda: self.inner.reduce(tensors, opts), tensors, finish
+        )
+
+    def broadcast(self, tensors: Any, opts: Any, **_: Any) -> Any:
+        """As of `torch.distributed.broadcast`."""
+        fields = {"sizes": _elements(tensors), "root": self.members[opts.rootRank]}
+        return self._ask("broadcast", tensors, fields, lambda: self.inner.broadcast(tensors, opts))
+
+    def barrier(self, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.barrier`."""
+        return self._ask("barrier", [], {}, lambda: self.inner.barrier())
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.all_gather`."""
+        fields = {"gives": _elements(inputs), "takes": _elements(outputs[0])}
+        return self._ask(
+            "all_gather", inputs, fields, lambda: self.inner.allgather(outputs, inputs), outputs
+        )
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.all_gather_into_tensor`."""
+        fields = {"sizes": _elements([given])}
+        make = lambda: self.inner._allgather_base(output, given)  # noqa: E731
+        return self._ask("all_gather", [given], fields, make, [output])
+
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None, **_: Any
+    ) -> Any:
+        """Several of them as one."""
+
+        def make() -> None:
+            for output, given in zip(outputs, inputs):
+                self.inner._allgather_base(output, given).wait()
+
+        return self._ask("all_gather", inputs, {"sizes": _elements(inputs)}, make, outputs)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        """Several all_gather as one."""
+        make = lambda: self.inner.allgather_coalesced(outputs, inputs)  # noqa: E731
+        return self._ask("all_gather", inputs, {"sizes": _elements(inputs)}, make, outputs)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.reduce_scatter`."""
+        opts = opts or dist.ReduceScatterOptions()
+        fields = _reducing(opts, sizes=_elements(inputs[0]))
+        averaged = _sum_in_place_of_average(opts)
+
+        def finish() -> None:
+            for output in outputs if averaged else ():
+                output.div_(self.size())
+
+        make = lambda: self.inner.reduce_scatter(outputs, inputs, opts)  # noqa: E731
+        return self._ask("reduce_scatter", inputs[0], fields, make, outputs, finish)
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.reduce_scatter_tensor`."""
+        opts = opts or dist.ReduceScatterOptions()
+        fields = _reducing(opts, sizes=_elements([given]))
+        averaged = _sum_in_place_of_average(opts)
+
+        def finish() -> None:
+            if averaged:
+                output.div_(self.size())
+
+        make = lambda: self.inner._reduce_scatter_base(output, given, opts)  # noqa: E731
+        return self._ask("reduce_scatter", [given], fields, make, [output], finish)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None, **_: Any
+    ) -> Any:
+        """Several of them as one."""
+        opts = opts or dist.ReduceScatterOptions()
+        fields = _reducing(opts, sizes=_elements(inputs))
+        averaged = _sum_in_place_of_average(opts)
+
+        def make() -> None:
+            for output, given in zip(outputs, inputs):
+                self.inner._reduce_scatter_base(output, given, opts).wait()
+                if averaged:
+                    output.div_(self.size())
+
+        return self._ask("reduce_scatter", inputs, fields, make, outputs)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        given: Any,
+        output_splits: Any,
+        input_splits: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
+        """As of `torch.distributed.all_to_all_single`."""
+        fields = {
+            "gives": _split_elements(given, input_splits, self.size()),
+            "takes": _split_elements(output, output_splits, self.size()),
+        }
+        make = lambda: self.inner.alltoall_base(output, given, output_splits, input_splits)  # noqa: E731
+        return self._ask("all_to_all", [given], fields, make, [output], dtypes_of=[given])
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        """As of `torch.distributed.all_to_all`, which gloo lacks: one tensor each way."""
+        fields = {"gives": _elements(inputs), "takes": _elements(outputs)}
+
+        def make() -> None:
+            given = torch.cat([tensor.reshape(-1) for tensor in inputs])
+            output = outputs[0].new_empty(sum(_elements(outputs)))
+            splits = list(_elements(outputs)), list(_elements(inputs))
+            self.inner.alltoall_base(output, given, *splits).wait()
+            for tensor, part in zip(outputs, output.split(splits[0])):
+                tensor.copy_(part.view_as(tensor))
+
+        return self._ask("all_to_all", inputs, fields, make, outputs, dtypes_of=inputs[:1])
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any, **_: Any) -> Any:
+        """As of `torch.distributed.gather`."""
+        root = opts.rootRank
+        fields: dict[str, Any] = {"gives": _elements(inputs), "root": self.members[root]}
+        if root == self.rank() and outputs:
+            fields["takes"] = _elements(outputs[0])
+        return self._ask(
+            "gather", inputs, fields, lambda: self.inner.gather(outputs, inputs, opts), outputs
+        )
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any, **_: Any) -> Any:
+        """As of `torch.distributed.scatter`."""
+        root = opts.rootRank
+        fields: dict[str, Any] = {"root": self.members[root]}
+        if root == self.rank() and inputs:
+            fields["gives"] = _elements(inputs[0])
+        takes = [-1] * self.size()
+        takes[root] = outputs[0].numel()
+        fields["takes"] = takes
+        return self._ask(
+            "scatter", outputs, fields, lambda: self.inner.scatter(outputs, inputs, opts), outputs
+        )
+
+    # ---------------------------------------------------------------- one to one
+
+    def send(self, tensors: Any, peer: int, tag: int) -> Any:
+        """As of `torch.distributed.send`."""
+        is_eager = RankState.backend == "gloo"
+        if is_eager:
+            # gloo has taken the values when it returns, so the script may overwrite them
+            tensors = [tensor.clone() for tensor in tensors]
+        fields = self._pair_fields(tensors, peer, tag)
+        work = self._ask("send", tensors, fields, lambda: self.inner.send(tensors, peer, tag))
+        work.eager = is_eager
+        return work
+
+    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+        """As of `torch.distributed.recv`."""
+        fields = self._pair_fields(tensors, peer, tag)
+        return self._ask("recv", tensors, fields, lambda: self.inner.recv(tensors, peer, tag))
+
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
+        """A recv from whoever sends, which only gloo can do."""
+        fields = self._pair_fields(tensors, None, tag)
+        return self._ask("recv", tensors, fields, lambda: self.inner.recv_anysource(tensors, tag))
+
+    def _pair_fields(self, tensors: Any, peer: int | None, tag: int) -> dict[str, Any]:
+        # NCCL knows no tags: there the first send meets the first recv
+        return {
+            "sizes": _elements(tensors),
+            "peer": None if peer is None else self.members[peer],
+            "tag": tag if RankState.backend == "gloo" else 0,
+        }
+
+    # ---------------------------------------------------------------- asking
+
+    def _ask(
+        self,
+        op: str,
+        tensors: Any,
+        fields: dict[str, Any],
+        make: Callable[[], Any],
+        result: Any = None,
+        finish: Callable[[], None] = lambda: None,
+        dtypes_of: Any = None,
+    ) -> AskedWork:
+        tensors = list(tensors)
+        # of many tensors of one type the type once: their number may differ where sizes fit
+        told = tensors if dtypes_of is None else dtypes_of
+        call = dict(
+            fields,
+            op=op,
+            group=self._name,
+            members=self.members,
+            shapes=[str(list(tensor.shape)) for tensor in tensors],
+            dtypes=[_dtype_name(tensor) for tensor in told],
+        )
+        work = AskedWork(tensors if result is None else result)
+        work.pending = RankState.connection.post(call, lambda: work.begin(make, finish))
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+
+for _new, _old in OLDER_NAMES.items():
+    setattr(AskingGroup, _old, getattr(AskingGroup, _new))
+
+
+class _BatchWork(dist.Work):
+    """The handle of several calls."""
+
+    def __init__(self, works: list[AskedWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: Any = None) -> bool:
+        for work in self._works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).replace("torch.", "")
+
+
+def _elements(tensors: Any) -> list[int]:
+    return [tensor.numel() for tensor in tensors]
+
+
+def _split_elements(tensor: Any, splits: Any, members: int) -> list[int]:
+    """Elements of each member's part."""
+    if not splits:
+        return [tensor.numel() // members] * members
+    row = 1
+    for extent in tensor.shape[1:]:
+        row *= extent
+    return [int(rows) * row for rows in splits]
+
+
+def _reducing(opts: Any, **fields: Any) -> dict[str, Any]:
+    """Fields of a call that reduces, with the name of its operation."""
+    name = ""
+    for known in REDUCTIONS:
+        if opts.reduceOp == getattr(dist.ReduceOp, known):
+            name = known
+    return dict(fields, reduce=name)
+
+
+def _sum_in_place_of_average(opts: Any) -> bool:
+    """Gloo cannot average: let it sum, and say that somebody must divide."""
+    if opts.reduceOp != dist.ReduceOp.AVG:
+        return False
+    opts.reduceOp = dist.ReduceOp.SUM
+    return True
+
+
+# ---------------------------------------------------------------- the script's own calls
+
+
+def install(connection: Connection, world: int) -> None:
+    """From now on whatever group the script makes asks the coordinator."""
+    RankState.connection, RankState.world = connection, world
+    dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
+    _replace_init()
+    _replace_new_group()
+    dist.get_backend = c10d.get_backend = lambda group=None: RankState.backend
+    dist.is_nccl_available = c10d.is_nccl_available = lambda: True
+
+
+def _create(options: Any, backend_options: Any = None) -> AskingGroup:
+    """A group, as torch asks for it."""
+    inner = dist.ProcessGroupGloo(
+        options.store, options.group_rank, options.group_size, options.timeout
+    )
+    members = list(options.global_ranks_in_group) or list(range(RankState.world))
+    group = AskingGroup(inner, options.group_id, members)
+    group._set_group_name(options.group_id)
+    return group
+
+
+def wait_for_all(op: str, ranks: list[int]) -> None:
+    """Wait until all ranks of the job have come to the same call outside of any group.
+
+    ranks: what the call is about, which must be the same on all.
+    """
+    call = {"op": op, "group": WORLD, "members": list(range(RankState.world)), "sizes": ranks}
+    RankState.connection.wait(RankState.connection.post(call, lambda: None))
+
+
+def _replace_init() -> None:
+    real = dist.init_process_group
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        RankState.backend = "gloo" if str(backend) == "gloo" else "nccl"
+        # a device would bind the group to a GPU
+        kwargs.pop("device_id", None)
+        wait_for_all("init_process_group", [])
+        return real("rehearsal", *args, **kwargs)
+
+    dist.init_process_group = c10d.init_process_group = init_process_group
+
+
+def _replace_new_group() -> None:
+    real = c10d._new_group_with_tag
+
+    def new_group_with_tag(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        words = list(args)
+        # timeout and backend may come by place
+        if len(words) > 1:
+            words[1] = None
+        kwargs.pop("backend", None)
+        kwargs.pop("device_id", None)
+        members = list(range(RankState.world)) if ranks is None else sorted(ranks)
+        if not kwargs.get("use_local_synchronization"):
+            wait_for_all("new_group", members)
+        return real(ranks, *words, **kwargs)
+
+    c10d._new_group_with_tag = new_group_with_tag
+
+
+def describe_failure(error: BaseException) -> bool:
+    """Whether an error says that the rehearsal, not the script, is at fault."""
+    words = str(error)
+    return isinstance(error, CannotRehearse) or any(sign in words for sign in OF_A_GPU)
+
+
+OF_A_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "no kernel image",
+    "libcuda",
+    "libcudart",
+    "triton",
+)
+"""Words of errors that come of a missing GPU."""

@@ -1,0 +1,66 @@
+"""`ncclkit rehearse`: whether a script would hang, before a GPU is spent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+from ncclkit.cli.arguments import add_case, add_json
+from ncclkit.cli.judging import open_case
+from ncclkit.cli.runner import Verb, VerbAnswer
+from ncclkit.cli.terminal import Activity
+from ncclkit.core.ranges import NumberRange
+from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
+
+
+class RehearseVerb(Verb):
+    """Run all ranks of a script on this machine, and say whether they agree."""
+
+    name = "rehearse"
+    group = "My job"
+    what = "your own training script, before it runs: all ranks here, without a GPU; would it hang?"
+    example = "rehearse --ranks 4 -- python train.py"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the user's own command, and how far it is rehearsed."""
+        usual = RehearsalOptions()
+        parser.add_argument(
+            "command",
+            nargs="*",
+            metavar="COMMAND",
+            help="after --: python train.py …, python -m …, torchrun …",
+        )
+        parser.add_argument(
+            "--ranks",
+            type=NumberRange(2, 256),
+            default=usual.ranks,
+            help="how many (default: those of torchrun, else 4)",
+        )
+        parser.add_argument(
+            "--steps",
+            type=NumberRange(1, 100_000),
+            default=usual.steps,
+            help="steps of the optimizer until a rank is stopped (default 20)",
+        )
+        parser.add_argument(
+            "--timeout",
+            type=NumberRange(1, 86_400),
+            default=usual.timeout,
+            help="seconds for all of it (default 120); a rank that runs longer proves nothing",
+        )
+        add_case(parser)
+        add_json(parser)
+
+    def answer(self, options: argparse.Namespace) -> VerbAnswer:
+        """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
+        case = open_case(options.case)
+        asked = RehearsalOptions(int(options.ranks), int(options.steps), options.timeout)
+        with Activity("Rehearsal", limit=asked.timeout) as activity:
+
+            def narrate(record: dict[str, Any]) -> None:
+                if record["kind"] == "problem":
+                    activity.note(f"ncclkit: {record['say']}")
+
+            rehearsed = asyncio.run(rehearse_script(case, options.command, asked, narrate))
+        return VerbAnswer(rehearsed.status, parts=[rehearsed.text()], data=rehearsed.to_dict)

@@ -1,0 +1,70 @@
+"""Starts the ranks of a rehearsal under the agent's guard, and reads their verdict."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncclkit.agent import redact
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.storage import write
+from ncclkit.live.launch import local
+from ncclkit.live.launch.base import OnRecord
+from ncclkit.live.launch.pack import packed
+from ncclkit.live.probe import writing
+from ncclkit.rehearsal.commands import parse_command
+from ncclkit.rehearsal.verdict import Rehearsal, read_verdict
+
+LOADING = 120.0
+"""Seconds beyond the deadline of the ranks in which torch is loaded and the verdict written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalOptions:
+    """How a script is rehearsed."""
+
+    ranks: int = 0
+    """0: those of torchrun's options, else four."""
+    steps: int = 20
+    timeout: float = 120.0
+    """Seconds in which the ranks may run."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0 < self.timeout <= 86_400:
+            raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
+
+
+async def rehearse_script(
+    case: Case,
+    words: Sequence[str],
+    options: RehearsalOptions | None = None,
+    on_record: OnRecord = lambda record: None,
+) -> Rehearsal:
+    """Run all ranks of a script on this machine, until they end, disagree, or made their steps.
+
+    words: ``python train.py …`` or ``torchrun …``.  Raises NcclkitError for what cannot be started.
+    """
+    asked = options or RehearsalOptions()
+    command = parse_command(words, asked.ranks)
+    folder = case.new_run("rehearse")
+    answer = folder / "rehearsal.json"
+    given = {
+        "ranks": command.ranks,
+        "host_ranks": command.host_ranks,
+        "steps": asked.steps,
+        "timeout": asked.timeout,
+        "answer": str(answer),
+    }
+    with writing(folder), packed(compiled=True) as agent:
+        plan = {"name": "rehearse", "command": list(words), **given}
+        write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
+        line = [command.python, str(agent), "rehearse", json.dumps(given), *command.words]
+        deadline = asked.timeout + LOADING
+        await local.run_under_guard(agent, line, {}, deadline, folder, command.python, on_record)
+    again = shlex.join(
+        ["ncclkit", "rehearse", "--ranks", str(command.ranks), "--", *redact.words(tuple(words))]
+    )
+    return read_verdict(answer, command.ranks, again)

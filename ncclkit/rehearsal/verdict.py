@@ -1,0 +1,206 @@
+"""What a rehearsal has shown: its sentence, the lines of code, and what to do first."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclkit.core import text
+from ncclkit.core.model import NcclkitError
+
+STATUS = {"agree": 0, "mismatch": 1, "left": 1, "deadlock": 1, "unknown": 2}
+"""Exit status by verdict: all ranks agree, would hang, could not tell."""
+LONGEST = 120
+"""Characters of a line of code that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where one or several ranks stand."""
+
+    ranks: tuple[int, ...]
+    place: str
+    """file:line of the program; empty where it is not known."""
+    words: str
+    """The call, or how they ended."""
+    code: str = ""
+    """The line of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The verdict of one rehearsal."""
+
+    kind: str
+    """A key of `STATUS`."""
+    ranks: int
+    odd: tuple[int, ...]
+    """Ranks that stand differently from the others."""
+    waiting: tuple[Stand, ...]
+    ended: tuple[Stand, ...]
+    differs: str = ""
+    """In what calls of a mismatch differ."""
+    why: str = ""
+    """Why it cannot be told."""
+    again: str = ""
+    """The command that rehearses once more."""
+    folder: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return STATUS[self.kind]
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.kind == "agree":
+            return self._agreement()
+        if self.kind == "unknown":
+            return f"Rehearsal of {self.ranks} ranks: could not tell. {self._reason()}"
+        stands = "; ".join(_stand_words(stand) for stand in self._in_order())
+        would = "would hang"
+        if self.kind == "mismatch" and self.differs != "op":
+            would = "would hang or compute with wrong values"
+        return f"Rehearsal of {self.ranks} ranks: the job {would}. {text.start(stands)}."
+
+    def text(self) -> str:
+        """The sentence, the lines of code below each other, and what to do first."""
+        lines = [self.sentence]
+        shown = [stand for stand in self._in_order() if stand.place]
+        wide = max((len(text.ranks(stand.ranks)) for stand in shown), default=0)
+        far = max((len(stand.place) for stand in shown), default=0)
+        for stand in shown:
+            named = text.start(text.ranks(stand.ranks))
+            lines.append(f"  {named:{wide}}  {stand.place:{far}}  {stand.code}".rstrip())
+        first = self._first_step()
+        if first:
+            lines.append(f"First: {first}")
+        if self.figures.get("mapped_gpu"):
+            lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
+        if self.kind == "unknown":
+            lines.append(f"What the ranks printed: {self.folder}/launcher.log")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        values = asdict(self)
+        values["sentence"] = self.sentence
+        values["status"] = self.status
+        return values
+
+    # ---------------------------------------------------------------- parts of the text
+
+    def _agreement(self) -> str:
+        calls = text.plural(int(self.figures.get("calls", 0)), "call")
+        seconds = float(self.figures.get("seconds", 0.0))
+        until = "until the script ended"
+        stopped = [stand for stand in self.ended if stand.words.startswith("after ")]
+        if stopped:
+            until = f"{stopped[0].words} of the optimizer"
+        return (
+            f"Rehearsal of {self.ranks} ranks: all ranks agree, {calls} in {seconds:.1f} s,"
+            f" {until}."
+        )
+
+    def _reason(self) -> str:
+        stands = [_stand_words(stand) for stand in self.ended if set(stand.ranks) & set(self.odd)]
+        if self.why == "failed" and stands:
+            return f"{text.start('; '.join(stands))}: mend that, or rehearse without it."
+        if self.why == "deadline" and not self.figures.get("calls"):
+            return (
+                "No call was made by all ranks before the deadline; does the script use"
+                " torch.distributed?"
+            )
+        if self.why == "deadline":
+            still = text.verb(self.odd, "was", "were")
+            return (
+                f"At the deadline {text.ranks(self.odd)} {still} still running; that may be slow"
+                " work: raise --timeout."
+            )
+        if self.why == "threads":
+            return "Ranks communicate from two threads, of which one may free the other."
+        return text.start(f"{self.why}.")
+
+    def _in_order(self) -> list[Stand]:
+        """Those at fault first."""
+        gone = [stand for stand in self.ended if set(stand.ranks) & set(self.odd)]
+        odd = [stand for stand in self.waiting if set(stand.ranks) <= set(self.odd)]
+        return [*gone, *odd, *[stand for stand in self.waiting if stand not in odd]]
+
+    def _first_step(self) -> str:
+        """What to do first, with a command to copy."""
+        stands = self._in_order()
+        if self.status != 1 or not stands:
+            return ""
+        place = stands[0].place or stands[-1].place
+        return (
+            f"let all ranks of the group make the same calls in the same order around {place},"
+            f" then `{self.again}`"
+        )
+
+
+def _stand_words(stand: Stand) -> str:
+    named = text.ranks(stand.ranks)
+    at = ""
+    if stand.place:
+        at = f" at {stand.place}"
+    return f"{named}: {stand.words}{at}"
+
+
+def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
+    """What the ranks' own process wrote; NcclkitError where it did not come to that."""
+    try:
+        answer = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise NcclkitError(
+            f"The rehearsal ended without a verdict; see {path.parent}/launcher.log."
+        ) from error
+    waiting: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, call in answer["calls"].items():
+        waiting[call["place"], call["words"]].append(int(rank))
+    ended: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, end in answer["endings"].items():
+        ended[end["place"], end["say"]].append(int(rank))
+    return Rehearsal(
+        answer["kind"],
+        ranks,
+        tuple(answer["ranks"]),
+        _stands(waiting),
+        _stands(ended),
+        answer["field"],
+        answer["why"],
+        again,
+        str(path.parent),
+        answer["figures"],
+    )
+
+
+def _stands(found: Mapping[tuple[str, str], list[int]]) -> tuple[Stand, ...]:
+    stands = []
+    for (place, words), ranks in found.items():
+        stands.append(Stand(tuple(sorted(ranks)), _short(place), words, _code_at(place)))
+    return tuple(sorted(stands, key=lambda stand: (len(stand.ranks), stand.ranks)))
+
+
+def _short(place: str) -> str:
+    """A place with its path from here, where it lies below."""
+    file, _, line = place.rpartition(":")
+    try:
+        return f"{Path(file).resolve().relative_to(Path.cwd())}:{line}"
+    except ValueError:
+        return place
+
+
+def _code_at(place: str) -> str:
+    """The line of the program at file:line; empty where it cannot be read."""
+    file, _, line = place.rpartition(":")
+    if not file or not line.isdigit():
+        return ""
+    return linecache.getline(file, int(line)).strip()[:LONGEST]

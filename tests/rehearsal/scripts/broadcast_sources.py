@@ -1,0 +1,12 @@
+"""Rank 3 takes itself for the source of the weights."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+weights = torch.full((4,), float(rank), device="cuda")
+if rank == 3:
+    dist.broadcast(weights, src=3)
+else:
+    dist.broadcast(weights, src=0)

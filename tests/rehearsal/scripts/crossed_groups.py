@@ -1,0 +1,15 @@
+"""Two groups with the same members, which rank 0 uses in another order."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+data = dist.new_group([0, 1, 2, 3])
+model = dist.new_group([0, 1, 2, 3])
+value = torch.ones(4, device="cuda")
+if dist.get_rank() == 0:
+    dist.all_reduce(value, group=data)
+    dist.all_reduce(value, group=model)
+else:
+    dist.all_reduce(value, group=model)
+    dist.all_reduce(value, group=data)

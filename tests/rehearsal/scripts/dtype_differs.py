@@ -1,0 +1,12 @@
+"""Rank 1 keeps its sum in another type."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+if dist.get_rank() == 1:
+    total = torch.ones(4, device="cuda", dtype=torch.float64)
+    dist.all_reduce(total)
+else:
+    total = torch.ones(4, device="cuda")
+    dist.all_reduce(total)

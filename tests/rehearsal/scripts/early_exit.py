@@ -1,0 +1,13 @@
+"""Rank 1 stops early by itself."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+loss = torch.ones(1, device="cuda")
+for epoch in range(3):
+    dist.all_reduce(loss)
+    if dist.get_rank() == 1 and epoch == 1:
+        sys.exit(0)

@@ -1,0 +1,13 @@
+"""A pipeline whose last stage forgets to receive."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+activation = torch.ones(4, device="cuda")
+if 0 < rank < world - 1:
+    dist.recv(activation, src=rank - 1)
+if rank < world - 1:
+    dist.send(activation, dst=rank + 1)
+dist.barrier()

@@ -1,0 +1,9 @@
+"""The last batch of rank 3 is shorter, and its features are summed over all ranks."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rows = 8 - 3 * (dist.get_rank() == 3)
+features = torch.ones(rows, 2, device="cuda")
+dist.all_reduce(features)

@@ -1,0 +1,156 @@
+"""The state machine alone: what is proven, and what is only waited for."""
+
+from typing import Any
+
+import pytest
+
+from ncclkit.agent.rehearsal.calls import Call
+from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+
+WORLD = (0, 1, 2, 3)
+
+
+def call(number: int, op: str = "all_reduce", **fields: Any) -> Call:
+    usual: dict[str, Any] = {"group": "0", "members": WORLD, "place": "train.py:1"}
+    return Call(number, op=op, **{**usual, **fields})
+
+
+def ask(coordinator: Coordinator, rank: int, asked: Call, thread: int = 0) -> list[tuple[int, int]]:
+    """Post a call and wait for it, as a blocking call of a script does."""
+    released = coordinator.post(rank, asked, thread)
+    coordinator.wait(rank, asked.number)
+    return released
+
+
+def test_a_call_is_released_when_all_members_have_come():
+    coordinator = Coordinator(4)
+    for rank in (0, 1, 2):
+        assert ask(coordinator, rank, call(1)) == []
+    assert coordinator.running == (3,)
+    assert ask(coordinator, 3, call(1)) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert coordinator.running == WORLD and coordinator.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("field", "usual", "other"),
+    [
+        ("op", {}, {"op": "barrier"}),
+        ("root", {"op": "broadcast", "root": 0}, {"op": "broadcast", "root": 2}),
+        ("reduce", {"reduce": "SUM"}, {"reduce": "MAX"}),
+        ("dtypes", {"dtypes": ("float32",)}, {"dtypes": ("float64",)}),
+        ("sizes", {"sizes": (4,)}, {"sizes": (8,)}),
+        ("splits", {"gives": (4,), "takes": (4, 4, 4, 4)}, {"gives": (5,), "takes": (4, 4, 4, 4)}),
+    ],
+)
+def test_calls_that_do_not_fit_are_a_mismatch_of_the_odd_rank(field, usual, other):
+    coordinator = Coordinator(4)
+    for rank in WORLD:
+        fields = {**usual, **(other if rank == 2 else {})}
+        assert ask(coordinator, rank, call(1, **fields)) == []
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.field) == ("mismatch", field)
+    assert coordinator.verdict.ranks == (2,)
+
+
+def test_shapes_of_as_many_elements_and_uneven_splits_that_match_are_no_mismatch():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    ask(coordinator, 0, call(1, shapes=("[2, 4]",), sizes=(8,), **pair))
+    assert len(ask(coordinator, 1, call(1, shapes=("[8]",), sizes=(8,), **pair))) == 2
+    ask(coordinator, 0, call(2, "all_to_all", gives=(1, 5), takes=(1, 2), **pair))
+    assert len(ask(coordinator, 1, call(2, "all_to_all", gives=(2, 3), takes=(5, 3), **pair))) == 2
+    assert coordinator.verdict is None
+
+
+def test_a_rank_that_ended_is_waited_for_in_vain():
+    coordinator = Coordinator(4)
+    ask(coordinator, 0, call(1))
+    coordinator.end(2, Ending("exited", "called sys.exit", "train.py:9"))
+    # ranks 1 and 3 still run, and can change nothing about it
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("left", (2,))
+    assert list(coordinator.verdict.calls) == [0]
+
+
+def test_a_rank_that_cannot_be_rehearsed_is_not_accused():
+    coordinator = Coordinator(4)
+    ask(coordinator, 0, call(1))
+    coordinator.end(2, Ending("failed", "no driver", "train.py:9", unrehearsable=True))
+    assert coordinator.verdict is not None and coordinator.verdict.kind == "unknown"
+
+
+def test_a_slow_rank_is_only_waited_for():
+    coordinator = Coordinator(4)
+    for rank in (0, 1, 2):
+        ask(coordinator, rank, call(1))
+    assert coordinator.verdict is None
+    coordinator.give_up("deadline")
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("unknown", (3,))
+
+
+def test_two_groups_in_another_order_are_a_deadlock():
+    coordinator = Coordinator(4)
+    ask(coordinator, 0, call(1, group="data"))
+    for rank in (1, 2, 3):
+        ask(coordinator, rank, call(1, group="model"))
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("deadlock", (0,))
+    assert coordinator.verdict.waits[0] == (1, 2, 3)
+
+
+def test_asynchronous_calls_in_another_order_go_on():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post(0, call(1, group="data", **pair))
+    ask(coordinator, 0, call(2, group="model", **pair))
+    coordinator.post(1, call(1, group="model", **pair))
+    released = ask(coordinator, 1, call(2, group="data", **pair))
+    assert released == [(0, 1), (1, 2)] and coordinator.verdict is None
+
+
+def test_sends_that_meet_sends_are_a_deadlock_and_a_batch_is_none():
+    blocking, batched = Coordinator(2), Coordinator(2)
+    pair = {"members": (0, 1)}
+    for rank, peer in ((0, 1), (1, 0)):
+        send = call(1, "send", peer=peer, **pair)
+        ask(blocking, rank, send)
+        batched.post(rank, send)
+    for rank, peer in ((0, 1), (1, 0)):
+        ask(batched, rank, call(2, "recv", peer=peer, **pair))
+    assert blocking.verdict is not None and blocking.verdict.kind == "deadlock"
+    assert batched.verdict is None and batched.running == (0, 1)
+
+
+def test_a_recv_from_anybody_is_freed_by_whoever_sends():
+    coordinator = Coordinator(3)
+    three = {"members": (0, 1, 2)}
+    ask(coordinator, 0, call(1, "recv", peer=None, **three))
+    coordinator.end(1, Ending("ended"))
+    assert coordinator.verdict is None
+    assert ask(coordinator, 2, call(1, "send", peer=0, **three)) == [(2, 1), (0, 1)]
+
+
+def test_ranks_that_wait_for_one_that_was_stopped_agree():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.end(0, Ending("stopped", "after 20 steps"))
+    ask(coordinator, 1, call(1, **pair))
+    assert coordinator.verdict is not None and coordinator.verdict.kind == "agree"
+
+
+def test_a_deadlock_is_not_said_of_ranks_with_two_threads():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post(0, call(1, group="data", **pair), thread=1)
+    ask(coordinator, 0, call(2, group="model", **pair), thread=2)
+    ask(coordinator, 1, call(1, group="third", **pair))
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.why) == ("unknown", "threads")
+
+
+def test_ranks_that_all_fail_prove_no_hang():
+    coordinator = Coordinator(2)
+    for rank in (0, 1):
+        coordinator.end(rank, Ending("failed", "FileNotFoundError", "train.py:3"))
+    assert coordinator.verdict is not None and coordinator.verdict.kind == "unknown"
