@@ -18,10 +18,10 @@ def rehearse(folder: Path, script: str, *options: str) -> dict[str, Any]:
     return {**json.loads(ended.stdout), "exit": ended.returncode}
 
 
-def line_of(script: str, words: str) -> int:
-    """The number of the first line of a script that holds these words."""
+def lines_of(script: str, words: str) -> list[int]:
+    """The numbers of the lines of a script that hold these words."""
     lines = (SCRIPTS / script).read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if words in line)
+    return [number for number, line in enumerate(lines, 1) if words in line]
 
 
 def printed(answer: dict[str, Any], start: str = "loss") -> list[str]:

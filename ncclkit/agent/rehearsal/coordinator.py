@@ -104,6 +104,12 @@ class Coordinator:
         if self.verdict is None:
             self.verdict = self._verdict_of("unknown", self.running, why=why)
 
+    def complete(self) -> None:
+        """Add to the verdict where ranks have come to since it was proven."""
+        if self.verdict is not None:
+            calls = {**self._waiting, **self.verdict.calls}
+            self.verdict = self.verdict._replace(calls=calls, endings=dict(self.endings))
+
     @property
     def running(self) -> tuple[int, ...]:
         """Ranks that neither wait nor have ended."""

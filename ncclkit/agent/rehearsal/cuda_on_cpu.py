@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed import device_mesh, fsdp
 from torch.overrides import TorchFunctionMode
 
 from .connection import ScriptAsked
@@ -15,6 +17,15 @@ from .connection import ScriptAsked
 CPU = torch.device("cpu")
 MEMORY = 80 << 30
 """Bytes that a GPU of the rehearsal says to have."""
+
+PROPERTIES = SimpleNamespace(
+    name="rehearsal on a CPU",
+    major=9,
+    minor=0,
+    total_memory=MEMORY,
+    multi_processor_count=132,
+)
+"""What scripts read of a GPU."""
 
 
 def _on_cpu(value: Any) -> Any:
@@ -97,12 +108,14 @@ def _answer_for_gpus(ranks: int) -> None:
     cuda = torch.cuda
     own = int(os.environ.get("LOCAL_RANK", "0"))
     answers = {
+        "is_available": True,
         "device_count": ranks,
         "is_bf16_supported": True,
         "current_device": own,
         "get_device_name": "rehearsal on a CPU",
         "get_device_capability": (9, 0),
         "mem_get_info": (MEMORY, MEMORY),
+        "get_device_properties": PROPERTIES,
         "memory_summary": "",
         "memory_stats": {},
     }
@@ -111,15 +124,10 @@ def _answer_for_gpus(ranks: int) -> None:
     for name, value in answers.items():
         setattr(cuda, name, _constant(value))
 
-    def is_available() -> bool:
-        ScriptAsked.for_gpu = True
-        return True
-
     def set_device(device: Any) -> None:
         ScriptAsked.for_gpu = True
 
-    for name, function in {"is_available": is_available, "set_device": set_device}.items():
-        setattr(cuda, name, function)
+    cuda.set_device = set_device
     stream = _Stream()
     classes: dict[str, Any] = {"Stream": _Stream, "Event": _Event}
     functions = {"current_stream": _constant(stream), "default_stream": _constant(stream)}
@@ -179,18 +187,9 @@ def _map_modules() -> None:
         real_init(self, module, None, None, *args, **kwargs)
 
     parallel.__init__ = init
-    loader = torch.utils.data.DataLoader
-    real_loader = loader.__init__
-
-    @functools.wraps(real_loader)
-    def init_loader(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("pin_memory", None)
-        kwargs.pop("pin_memory_device", None)
-        real_loader(self, *args, **kwargs)
-
-    loader.__init__ = init_loader
-    from torch.distributed import device_mesh
-
+    _without_words(torch.utils.data.DataLoader, "pin_memory", "pin_memory_device")
+    if hasattr(fsdp, "FullyShardedDataParallel"):
+        _without_words(fsdp.FullyShardedDataParallel, "device_id")
     real_mesh = device_mesh.init_device_mesh
 
     @functools.wraps(real_mesh)
@@ -199,6 +198,19 @@ def _map_modules() -> None:
 
     device_mesh.init_device_mesh = init_device_mesh
     torch.distributed.init_device_mesh = init_device_mesh
+
+
+def _without_words(kind: Any, *names: str) -> None:
+    """Leave words out that name a GPU where a class is made."""
+    real_init = kind.__init__
+
+    @functools.wraps(real_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in names:
+            kwargs.pop(name, None)
+        real_init(self, *args, **kwargs)
+
+    kind.__init__ = init
 
 
 def _map_autocast() -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from .connection import Connection, PendingCall
+from .connection import Connection, PendingCall, ScriptAsked
 
 WORLD = "world"
 """The group of calls that all ranks make outside of any process group."""
@@ -38,7 +38,7 @@ class RankState:
     connection: Connection
     world = 1
     backend = "nccl"
-    """What the script asked for."""
+    """What the script asked for when it made its last group."""
 
 
 def check_torch() -> str:
@@ -107,6 +107,13 @@ class AskedWork(dist.Work):
         future.set_result(self._result)
         return future
 
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
     def result(self) -> Any:
         """The tensors of the call."""
         return self._result
@@ -118,6 +125,7 @@ class AskingGroup(dist.ProcessGroup):
     def __init__(self, inner: Any, name: str, members: list[int]) -> None:
         super().__init__(inner.rank(), inner.size())
         self.inner, self._name, self.members = inner, name, members
+        self.backend = RankState.backend
         self._batch: list[AskedWork] | None = None
 
     # ---------------------------------------------------------------- what torch asks of a group
@@ -216,6 +224,10 @@ class AskingGroup(dist.ProcessGroup):
         """As of `torch.distributed.barrier`."""
         return self._ask("barrier", [], {}, lambda: self.inner.barrier())
 
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """A barrier that says who is missing, as a rehearsal does anyway."""
+        self.barrier().wait()
+
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
         """As of `torch.distributed.all_gather`."""
         fields = {"gives": _elements(inputs), "takes": _elements(outputs[0])}
@@ -225,7 +237,11 @@ class AskingGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None, **_: Any) -> Any:
         """As of `torch.distributed.all_gather_into_tensor`."""
-        fields = {"sizes": _elements([given])}
+        members = self.size()
+        fields = {
+            "gives": _elements([given]),
+            "takes": [output.numel() // members] * members,
+        }
         make = lambda: self.inner._allgather_base(output, given)  # noqa: E731
         return self._ask("all_gather", [given], fields, make, [output])
 
@@ -248,7 +264,7 @@ class AskingGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
         """As of `torch.distributed.reduce_scatter`."""
         opts = opts or dist.ReduceScatterOptions()
-        fields = _reducing(opts, sizes=_elements(inputs[0]))
+        fields = _reducing(opts, sizes=[sum(_elements(inputs[0]))])
         averaged = _sum_in_place_of_average(opts)
 
         def finish() -> None:
@@ -302,7 +318,7 @@ class AskingGroup(dist.ProcessGroup):
             "takes": _split_elements(output, output_splits, self.size()),
         }
         make = lambda: self.inner.alltoall_base(output, given, output_splits, input_splits)  # noqa: E731
-        return self._ask("all_to_all", [given], fields, make, [output], dtypes_of=[given])
+        return self._ask("all_to_all", [given], fields, make, [output])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
         """As of `torch.distributed.all_to_all`, which gloo lacks: one tensor each way."""
@@ -316,7 +332,7 @@ class AskingGroup(dist.ProcessGroup):
             for tensor, part in zip(outputs, output.split(splits[0])):
                 tensor.copy_(part.view_as(tensor))
 
-        return self._ask("all_to_all", inputs, fields, make, outputs, dtypes_of=inputs[:1])
+        return self._ask("all_to_all", inputs, fields, make, outputs)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any, **_: Any) -> Any:
         """As of `torch.distributed.gather`."""
@@ -345,7 +361,7 @@ class AskingGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, peer: int, tag: int) -> Any:
         """As of `torch.distributed.send`."""
-        is_eager = RankState.backend == "gloo"
+        is_eager = self.backend == "gloo"
         if is_eager:
             # gloo has taken the values when it returns, so the script may overwrite them
             tensors = [tensor.clone() for tensor in tensors]
@@ -369,7 +385,7 @@ class AskingGroup(dist.ProcessGroup):
         return {
             "sizes": _elements(tensors),
             "peer": None if peer is None else self.members[peer],
-            "tag": tag if RankState.backend == "gloo" else 0,
+            "tag": tag if self.backend == "gloo" else 0,
         }
 
     # ---------------------------------------------------------------- asking
@@ -382,18 +398,16 @@ class AskingGroup(dist.ProcessGroup):
         make: Callable[[], Any],
         result: Any = None,
         finish: Callable[[], None] = lambda: None,
-        dtypes_of: Any = None,
     ) -> AskedWork:
         tensors = list(tensors)
-        # of many tensors of one type the type once: their number may differ where sizes fit
-        told = tensors if dtypes_of is None else dtypes_of
+        # each type once: how many tensors a call has may differ where their elements fit
         call = dict(
             fields,
             op=op,
             group=self._name,
             members=self.members,
             shapes=[str(list(tensor.shape)) for tensor in tensors],
-            dtypes=[_dtype_name(tensor) for tensor in told],
+            dtypes=list(dict.fromkeys(_dtype_name(tensor) for tensor in tensors)),
         )
         work = AskedWork(tensors if result is None else result)
         work.pending = RankState.connection.post(call, lambda: work.begin(make, finish))
@@ -466,8 +480,13 @@ def install(connection: Connection, world: int) -> None:
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
     _replace_init()
     _replace_new_group()
-    dist.get_backend = c10d.get_backend = lambda group=None: RankState.backend
+    dist.get_backend = c10d.get_backend = _backend_of
     dist.is_nccl_available = c10d.is_nccl_available = lambda: True
+
+
+def _backend_of(group: Any = None) -> str:
+    """What the script asked for when it made a group."""
+    return str((group or c10d._get_default_group()).backend)
 
 
 def _create(options: Any, backend_options: Any = None) -> AskingGroup:
@@ -490,11 +509,19 @@ def wait_for_all(op: str, ranks: list[int]) -> None:
     RankState.connection.wait(RankState.connection.post(call, lambda: None))
 
 
+def _asked_backend(words: Any, otherwise: str) -> str:
+    """`gloo` or `nccl`: what a script names; a backend for each device has NCCL's rules."""
+    if words is None:
+        return otherwise
+    return "gloo" if str(words) == "gloo" else "nccl"
+
+
 def _replace_init() -> None:
     real = dist.init_process_group
 
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        RankState.backend = "gloo" if str(backend) == "gloo" else "nccl"
+        RankState.backend = _asked_backend(backend, "nccl")
+        ScriptAsked.for_gpu = ScriptAsked.for_gpu or RankState.backend == "nccl"
         # a device would bind the group to a GPU
         kwargs.pop("device_id", None)
         wait_for_all("init_process_group", [])
@@ -508,11 +535,12 @@ def _replace_new_group() -> None:
 
     def new_group_with_tag(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         words = list(args)
+        asked = kwargs.pop("backend", None)
         # timeout and backend may come by place
         if len(words) > 1:
-            words[1] = None
-        kwargs.pop("backend", None)
+            asked, words[1] = words[1], None
         kwargs.pop("device_id", None)
+        RankState.backend = _asked_backend(asked, _backend_of())
         members = list(range(RankState.world)) if ranks is None else sorted(ranks)
         if not kwargs.get("use_local_synchronization"):
             wait_for_all("new_group", members)
@@ -521,19 +549,21 @@ def _replace_new_group() -> None:
     c10d._new_group_with_tag = new_group_with_tag
 
 
-def describe_failure(error: BaseException) -> bool:
-    """Whether an error says that the rehearsal, not the script, is at fault."""
-    words = str(error)
-    return isinstance(error, CannotRehearse) or any(sign in words for sign in OF_A_GPU)
+def is_beyond_us(error: BaseException) -> bool:
+    """Whether an error may be of the rehearsal rather than of the script."""
+    words = str(error).lower()
+    return isinstance(error, CannotRehearse) or any(sign in words for sign in SIGNS)
 
 
-OF_A_GPU = (
-    "Torch not compiled with CUDA enabled",
-    "Found no NVIDIA driver",
-    "No CUDA GPUs are available",
-    "no kernel image",
-    "libcuda",
-    "libcudart",
+SIGNS = (
+    "cuda",
+    "driver",
+    "gloo",
+    "nccl",
+    "no backend type",
+    "rehearsal",
     "triton",
+    "_event",
+    "_stream",
 )
-"""Words of errors that come of a missing GPU."""
+"""Words of errors that may come of a missing GPU, or of what stands in its place."""

@@ -25,6 +25,8 @@ from .coordinator import Coordinator, Ending, Released, Ruling
 
 LOOK = 0.05
 """Seconds between two looks whether a rank has died."""
+GATHER = 0.5
+"""Seconds after the verdict in which other ranks may come to where they stand."""
 LARGEST = 1 << 20
 """Bytes of a message of a rank."""
 WARM = (
@@ -161,13 +163,22 @@ class RankServer:
                 if time.monotonic() >= until:
                     self.coordinator.give_up("deadline")
                     break
-                for key, _ in waiting.select(LOOK):
-                    if not self._read(key.data):
-                        waiting.unregister(key.fileobj)
-                self._bury()
-        self.silence = time.monotonic() - self._last
+                self._listen(waiting)
+            self.silence = time.monotonic() - self._last
+            # where the others stand belongs to the answer, but nobody is waited for
+            gathered = time.monotonic() + GATHER
+            while self.coordinator.running and time.monotonic() < gathered:
+                self._listen(waiting)
+        self.coordinator.complete()
         for pid in self._pids:
             processes.signal_one(pid, signal.SIGKILL)
+
+    def _listen(self, waiting: selectors.BaseSelector) -> None:
+        """Take what ranks say within a moment."""
+        for key, _ in waiting.select(LOOK):
+            if not self._read(key.data):
+                waiting.unregister(key.fileobj)
+        self._bury()
 
     def _read(self, rank: int) -> bool:
         """Take what a rank says; False where its line is closed."""
@@ -264,7 +275,7 @@ def run_script(
     except BaseException as error:
         traceback.print_exc()
         say = "%s: %s" % (type(error).__name__, str(error)[:300])
-        return Ending("failed", say, error_place(error), process_group.describe_failure(error))
+        return Ending("failed", say, error_place(error), process_group.is_beyond_us(error))
     return Ending("ended", "ended", "")
 
 

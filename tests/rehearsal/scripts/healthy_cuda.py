@@ -32,6 +32,7 @@ torch.cuda.synchronize()
 mean = loss.detach().clone()
 dist.all_reduce(mean, op=dist.ReduceOp.AVG)
 if local == 0:
-    print("loss", mean.item(), torch.cuda.max_memory_allocated())
+    values = [mean.item(), torch.cuda.max_memory_allocated()]
+    print(f"loss {values}\n", end="", flush=True)
 dist.barrier(device_ids=[local])
 dist.destroy_process_group()

@@ -21,5 +21,6 @@ for step in range(8):
     optimizer.step()
     optimizer.zero_grad()
 dist.all_reduce(loss)
-print("loss", loss.item())
+values = [loss.item()]
+print(f"loss {values}\n", end="", flush=True)
 dist.destroy_process_group()

@@ -24,5 +24,6 @@ parts = [torch.zeros(2) for _ in range(world)] if rank == 0 else None
 dist.gather(torch.full((2,), float(rank)), parts, dst=0)
 own = torch.zeros(3)
 dist.scatter(own, [torch.full((3,), float(i)) for i in range(world)] if rank == 1 else None, src=1)
-print("loss", output.sum().item(), ring.sum().item(), half.item(), len("".join(names)), own.sum().item())
+values = [output.sum().item(), ring.sum().item(), half.item(), len("".join(names)), own.sum().item()]
+print(f"loss {values}\n", end="", flush=True)
 dist.barrier()

@@ -19,5 +19,6 @@ for _ in range(3):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-print("loss", loss.item(), model[0].weight.full_tensor().norm().item())
+values = [loss.item(), model[0].weight.full_tensor().norm().item()]
+print(f"loss {values}\n", end="", flush=True)
 dist.barrier()

@@ -16,4 +16,5 @@ with model.join():
         loss.backward()
         optimizer.step()
 dist.barrier()
-print("loss", loss.item())
+values = [loss.item()]
+print(f"loss {values}\n", end="", flush=True)

@@ -11,4 +11,6 @@ if dist.get_rank() == 0:
     time.sleep(3)
     score += 0.5
 dist.broadcast(score, src=0)
-print("loss", score.item())
+values = [score.item()]
+print(f"loss {values}\n", end="", flush=True)
+dist.barrier()
