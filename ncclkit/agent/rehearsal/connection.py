@@ -65,11 +65,11 @@ class Connection:
         self._pending: dict[int, PendingCall] = {}
         self._posted = 0
 
-    def listen(self) -> None:
+    def start_thread(self) -> None:
         """Start the thread that makes released calls; after the fork only."""
         threading.Thread(target=self._make_released, daemon=True, name="ncclkit").start()
 
-    def post(self, fields: dict[str, Any], make: Callable[[], None]) -> PendingCall:
+    def post_call(self, fields: dict[str, Any], make: Callable[[], None]) -> PendingCall:
         """Announce a call; `make` is called on the other thread once all members have come."""
         with self._lock:
             self._posted += 1
@@ -79,14 +79,14 @@ class Connection:
             self._send({"post": call, "thread": threading.get_ident()})
         return pending
 
-    def wait(self, pending: PendingCall) -> None:
+    def wait_for(self, pending: PendingCall) -> None:
         """Block until a call is released and has been made."""
         if not pending.may_go.is_set():
-            self.say({"wait": pending.number})
+            self.send_message({"wait": pending.number})
             # the parent ends us at its deadline, so this wait has one
             pending.may_go.wait()
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send_message(self, message: dict[str, Any]) -> None:
         """Send one message."""
         with self._lock:
             self._send(message)

@@ -79,7 +79,7 @@ class AskedWork(dist.Work):
         if self.eager:
             return True
         assert self.pending is not None
-        RankState.connection.wait(self.pending)
+        RankState.connection.wait_for(self.pending)
         if self._error is not None:
             raise CannotRehearse(str(self._error)) from self._error
         if not self._finished:
@@ -317,7 +317,8 @@ class AskingGroup(dist.ProcessGroup):
             "gives": _split_elements(given, input_splits, self.size()),
             "takes": _split_elements(output, output_splits, self.size()),
         }
-        make = lambda: self.inner.alltoall_base(output, given, output_splits, input_splits)  # noqa: E731
+        splits = output_splits, input_splits
+        make = lambda: self.inner.alltoall_base(output, given, *splits)  # noqa: E731
         return self._ask("all_to_all", [given], fields, make, [output])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
@@ -410,7 +411,7 @@ class AskingGroup(dist.ProcessGroup):
             dtypes=list(dict.fromkeys(_dtype_name(tensor) for tensor in tensors)),
         )
         work = AskedWork(tensors if result is None else result)
-        work.pending = RankState.connection.post(call, lambda: work.begin(make, finish))
+        work.pending = RankState.connection.post_call(call, lambda: work.begin(make, finish))
         if self._batch is not None:
             self._batch.append(work)
         return work
@@ -506,7 +507,7 @@ def wait_for_all(op: str, ranks: list[int]) -> None:
     ranks: what the call is about, which must be the same on all.
     """
     call = {"op": op, "group": WORLD, "members": list(range(RankState.world)), "sizes": ranks}
-    RankState.connection.wait(RankState.connection.post(call, lambda: None))
+    RankState.connection.wait_for(RankState.connection.post_call(call, lambda: None))
 
 
 def _asked_backend(words: Any, otherwise: str) -> str:

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     server.fork_all(words, options["steps"])
     server.serve(began + options["timeout"])
     figures = {
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": round(server.judged - began, 3),
         "silence": round(server.silence, 3),
         "calls": server.coordinator.released,
         "posts": server.posts,
@@ -106,6 +106,8 @@ class RankServer:
         self.ranks, self.host_ranks = ranks, host_ranks
         self.coordinator = Coordinator(ranks)
         self.posts = 0
+        self.judged = 0.0
+        """When the verdict was known."""
         self.silence = 0.0
         """Seconds between the last call and the verdict."""
         self.asked_for_gpu = False
@@ -164,7 +166,8 @@ class RankServer:
                     self.coordinator.give_up("deadline")
                     break
                 self._listen(waiting)
-            self.silence = time.monotonic() - self._last
+            self.judged = time.monotonic()
+            self.silence = self.judged - self._last
             # where the others stand belongs to the answer, but nobody is waited for
             gathered = time.monotonic() + GATHER
             while self.coordinator.running and time.monotonic() < gathered:
@@ -256,7 +259,7 @@ def run_script(
     """Run the user's script in this process; returns how it ended."""
     from . import cuda_on_cpu, process_group
 
-    connection.listen()
+    connection.start_thread()
     process_group.install(connection, ranks)
     cuda_on_cpu.install(host_ranks)
     _stop_after(connection, steps)
@@ -322,6 +325,6 @@ def tell_end(connection: Connection, ending: Ending) -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    connection.say({"end": ending._asdict()})
+    connection.send_message({"end": ending._asdict()})
     while True:
         signal.pause()

@@ -58,9 +58,9 @@ class RehearseVerb(Verb):
         asked = RehearsalOptions(int(options.ranks), int(options.steps), options.timeout)
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
-            def narrate(record: dict[str, Any]) -> None:
+            def note_problem(record: dict[str, Any]) -> None:
                 if record["kind"] == "problem":
                     activity.note(f"ncclkit: {record['say']}")
 
-            rehearsed = asyncio.run(rehearse_script(case, options.command, asked, narrate))
+            rehearsed = asyncio.run(rehearse_script(case, options.command, asked, note_problem))
         return VerbAnswer(rehearsed.status, parts=[rehearsed.text()], data=rehearsed.to_dict)

@@ -22,3 +22,4 @@ for _ in range(3):
 values = [loss.item(), model[0].weight.full_tensor().norm().item()]
 print(f"loss {values}\n", end="", flush=True)
 dist.barrier()
+dist.destroy_process_group()

@@ -18,3 +18,4 @@ with model.join():
 dist.barrier()
 values = [loss.item()]
 print(f"loss {values}\n", end="", flush=True)
+dist.destroy_process_group()

@@ -14,3 +14,4 @@ dist.broadcast(score, src=0)
 values = [score.item()]
 print(f"loss {values}\n", end="", flush=True)
 dist.barrier()
+dist.destroy_process_group()
