@@ -70,28 +70,42 @@ def _of_python(python: str, words: Sequence[str], ranks: int) -> ScriptCommand:
 
 def _of_torchrun(program: str, words: Sequence[str], ranks: int) -> ScriptCommand:
     """What torchrun would start; hosts of `--nnodes` all become this one."""
+    values, rest = _options_of_torchrun(words)
+    if "no-python" in values:
+        raise NcclkitError("A rehearsal runs Python scripts; torchrun's --no-python starts others.")
+    given = values.get("nproc-per-node", "1")
+    host_ranks = _number(given, ranks or 4)
+    # of 1:4 the most
+    _, _, most = values.get("nnodes", "1").rpartition(":")
+    hosts = _number(most, 1)
+    if "m" in values or "module" in values:
+        rest = ["-m", *rest]
+    python = _interpreter_beside(program)
+    script = _of_python(python, rest, 2)
+    if not ranks:
+        ranks = hosts * host_ranks
+    return ScriptCommand(
+        python=python,
+        words=script.words,
+        ranks=ranks,
+        host_ranks=min(ranks, host_ranks),
+    )
+
+
+def _options_of_torchrun(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Its options, and the script with its own."""
     values: dict[str, str] = {}
     rest = list(words)
     while rest and rest[0].startswith("-"):
-        name, equals, value = rest.pop(0).lstrip("-").partition("=")
+        word = rest.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
         if not equals and name not in FLAGS:
             if not rest:
                 raise NcclkitError(f"torchrun's --{name} lacks its value.")
             value = rest.pop(0)
         values[name] = value
-    if "no-python" in values:
-        raise NcclkitError("A rehearsal runs Python scripts; torchrun's --no-python starts others.")
-    host_ranks = _number(values.get("nproc-per-node", "1"), ranks or 4)
-    # of 1:4 the most
-    hosts = _number(values.get("nnodes", "1").rpartition(":")[2], 1)
-    if "m" in values or "module" in values:
-        rest = ["-m", *rest]
-    python = _interpreter_beside(program)
-    script = _of_python(python, rest, 2)
-    if ranks:
-        return ScriptCommand(python, script.words, ranks, min(ranks, host_ranks))
-    return ScriptCommand(python, script.words, hosts * host_ranks, host_ranks)
+    return values, rest
 
 
 def _number(words: str, otherwise: int) -> int:

@@ -74,12 +74,7 @@ class Rehearsal:
     def text(self) -> str:
         """The sentence, the lines of code below each other, and what to do first."""
         lines = [self.sentence]
-        shown = [stand for stand in self._in_order() if stand.place]
-        wide = max((len(text.ranks(stand.ranks)) for stand in shown), default=0)
-        far = max((len(stand.place) for stand in shown), default=0)
-        for stand in shown:
-            named = text.start(text.ranks(stand.ranks))
-            lines.append(f"  {named:{wide}}  {stand.place:{far}}  {stand.code}".rstrip())
+        lines += self._lines_of_code()
         first = self._first_step()
         if first:
             lines.append(f"First: {first}")
@@ -88,6 +83,21 @@ class Rehearsal:
         if self.kind == "unknown":
             lines.append(f"What the ranks printed: {self.folder}/launcher.log")
         return "\n".join(lines)
+
+    def _lines_of_code(self) -> list[str]:
+        """Who stands where, one below the other."""
+        rows = []
+        for stand in self._in_order():
+            if stand.place:
+                named = text.start(text.ranks(stand.ranks))
+                rows.append((named, stand.place, stand.code))
+        wide = max((len(named) for named, _, _ in rows), default=0)
+        far = max((len(place) for _, place, _ in rows), default=0)
+        lines = []
+        for named, place, code in rows:
+            line = f"  {named:{wide}}  {place:{far}}  {code}"
+            lines.append(line.rstrip())
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -102,18 +112,22 @@ class Rehearsal:
         calls = text.plural(int(self.figures.get("calls", 0)), "call")
         seconds = float(self.figures.get("seconds", 0.0))
         until = "until the script ended"
-        stopped = [stand for stand in self.ended if stand.words.startswith("after ")]
-        if stopped:
-            until = f"{stopped[0].words} of the optimizer"
+        for stand in self.ended:
+            if stand.words.startswith("after "):
+                until = f"{stand.words} of the optimizer"
         return (
             f"Rehearsal of {self.ranks} ranks: all ranks agree, {calls} in {seconds:.1f} s,"
             f" {until}."
         )
 
     def _reason(self) -> str:
-        stands = [_stand_words(stand) for stand in self.ended if set(stand.ranks) & set(self.odd)]
+        stands = []
+        for stand in self.ended:
+            if self._is_odd(stand):
+                stands.append(_stand_words(stand))
         if self.why == "failed" and stands:
-            return f"{text.start('; '.join(stands))}: mend that, or rehearse without it."
+            failures = text.start("; ".join(stands))
+            return f"{failures}: mend that, or rehearse without it."
         if self.why == "deadline" and not self.figures.get("calls"):
             return (
                 "No call was made by all ranks before the deadline; does the script use"
@@ -131,9 +145,20 @@ class Rehearsal:
 
     def _in_order(self) -> list[Stand]:
         """Those at fault first."""
-        gone = [stand for stand in self.ended if set(stand.ranks) & set(self.odd)]
-        odd = [stand for stand in self.waiting if set(stand.ranks) <= set(self.odd)]
-        return [*gone, *odd, *[stand for stand in self.waiting if stand not in odd]]
+        at_fault = []
+        others = []
+        for stand in self.ended:
+            if self._is_odd(stand):
+                at_fault.append(stand)
+        for stand in self.waiting:
+            if set(stand.ranks) <= set(self.odd):
+                at_fault.append(stand)
+            else:
+                others.append(stand)
+        return [*at_fault, *others]
+
+    def _is_odd(self, stand: Stand) -> bool:
+        return any(rank in self.odd for rank in stand.ranks)
 
     def _first_step(self) -> str:
         """What to do first, with a command to copy."""
@@ -163,40 +188,50 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         raise NcclkitError(
             f"The rehearsal ended without a verdict; see {path.parent}/launcher.log."
         ) from error
-    waiting: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank, call in answer["calls"].items():
-        waiting[call["place"], call["words"]].append(int(rank))
-    ended: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank, end in answer["endings"].items():
-        ended[end["place"], end["say"]].append(int(rank))
     return Rehearsal(
-        answer["kind"],
-        ranks,
-        tuple(answer["ranks"]),
-        _stands(waiting),
-        _stands(ended),
-        answer["field"],
-        answer["why"],
-        again,
-        str(path.parent),
-        answer["figures"],
+        kind=answer["kind"],
+        ranks=ranks,
+        odd=tuple(answer["ranks"]),
+        waiting=_stands(answer["calls"], "words"),
+        ended=_stands(answer["endings"], "say"),
+        differs=answer["field"],
+        why=answer["why"],
+        again=again,
+        folder=str(path.parent),
+        figures=answer["figures"],
     )
 
 
-def _stands(found: Mapping[tuple[str, str], list[int]]) -> tuple[Stand, ...]:
+def _stands(records: Mapping[str, Any], words: str) -> tuple[Stand, ...]:
+    """Ranks at one place with the same words together; the fewest ranks first."""
+    together: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, record in records.items():
+        key = record["place"], record[words]
+        together[key].append(int(rank))
     stands = []
-    for (place, words), ranks in found.items():
-        stands.append(Stand(tuple(sorted(ranks)), _short(place), words, _code_at(place)))
-    return tuple(sorted(stands, key=lambda stand: (len(stand.ranks), stand.ranks)))
+    for (place, said), ranks in together.items():
+        stand = Stand(
+            ranks=tuple(sorted(ranks)),
+            place=_short_place(place),
+            words=said,
+            code=_code_at(place),
+        )
+        stands.append(stand)
+    return tuple(sorted(stands, key=_fewest_first))
 
 
-def _short(place: str) -> str:
+def _fewest_first(stand: Stand) -> tuple[int, tuple[int, ...]]:
+    return len(stand.ranks), stand.ranks
+
+
+def _short_place(place: str) -> str:
     """A place with its path from here, where it lies below."""
     file, _, line = place.rpartition(":")
     try:
-        return f"{Path(file).resolve().relative_to(Path.cwd())}:{line}"
+        short = Path(file).resolve().relative_to(Path.cwd())
     except ValueError:
         return place
+    return f"{short}:{line}"
 
 
 def _code_at(place: str) -> str:
@@ -204,4 +239,5 @@ def _code_at(place: str) -> str:
     file, _, line = place.rpartition(":")
     if not file or not line.isdigit():
         return ""
-    return linecache.getline(file, int(line)).strip()[:LONGEST]
+    code = linecache.getline(file, int(line))
+    return code.strip()[:LONGEST]

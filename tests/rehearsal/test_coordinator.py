@@ -17,8 +17,8 @@ def call(number: int, op: str = "all_reduce", **fields: Any) -> Call:
 
 def ask(coordinator: Coordinator, rank: int, asked: Call, thread: int = 0) -> list[tuple[int, int]]:
     """Post a call and wait for it, as a blocking call of a script does."""
-    released = coordinator.post(rank, asked, thread)
-    coordinator.wait(rank, asked.number)
+    released = coordinator.post_call(rank, asked, thread)
+    coordinator.begin_wait(rank, asked.number)
     return released
 
 
@@ -65,7 +65,7 @@ def test_shapes_of_as_many_elements_and_uneven_splits_that_match_are_no_mismatch
 def test_a_rank_that_ended_is_waited_for_in_vain():
     coordinator = Coordinator(4)
     ask(coordinator, 0, call(1))
-    coordinator.end(2, Ending("exited", "called sys.exit", "train.py:9"))
+    coordinator.end_rank(2, Ending("exited", "called sys.exit", "train.py:9"))
     # ranks 1 and 3 still run, and can change nothing about it
     assert coordinator.verdict is not None
     assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("left", (2,))
@@ -75,7 +75,7 @@ def test_a_rank_that_ended_is_waited_for_in_vain():
 def test_a_rank_that_cannot_be_rehearsed_is_not_accused():
     coordinator = Coordinator(4)
     ask(coordinator, 0, call(1))
-    coordinator.end(2, Ending("failed", "no driver", "train.py:9", unrehearsable=True))
+    coordinator.end_rank(2, Ending("failed", "no driver", "train.py:9", unrehearsable=True))
     assert coordinator.verdict is not None and coordinator.verdict.kind == "unknown"
 
 
@@ -102,9 +102,9 @@ def test_two_groups_in_another_order_are_a_deadlock():
 def test_asynchronous_calls_in_another_order_go_on():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}
-    coordinator.post(0, call(1, group="data", **pair))
+    coordinator.post_call(0, call(1, group="data", **pair))
     ask(coordinator, 0, call(2, group="model", **pair))
-    coordinator.post(1, call(1, group="model", **pair))
+    coordinator.post_call(1, call(1, group="model", **pair))
     released = ask(coordinator, 1, call(2, group="data", **pair))
     assert released == [(0, 1), (1, 2)] and coordinator.verdict is None
 
@@ -115,7 +115,7 @@ def test_sends_that_meet_sends_are_a_deadlock_and_a_batch_is_none():
     for rank, peer in ((0, 1), (1, 0)):
         send = call(1, "send", peer=peer, **pair)
         ask(blocking, rank, send)
-        batched.post(rank, send)
+        batched.post_call(rank, send)
     for rank, peer in ((0, 1), (1, 0)):
         ask(batched, rank, call(2, "recv", peer=peer, **pair))
     assert blocking.verdict is not None and blocking.verdict.kind == "deadlock"
@@ -126,7 +126,7 @@ def test_a_recv_from_anybody_is_freed_by_whoever_sends():
     coordinator = Coordinator(3)
     three = {"members": (0, 1, 2)}
     ask(coordinator, 0, call(1, "recv", peer=None, **three))
-    coordinator.end(1, Ending("ended"))
+    coordinator.end_rank(1, Ending("ended"))
     assert coordinator.verdict is None
     assert ask(coordinator, 2, call(1, "send", peer=0, **three)) == [(2, 1), (0, 1)]
 
@@ -134,7 +134,7 @@ def test_a_recv_from_anybody_is_freed_by_whoever_sends():
 def test_ranks_that_wait_for_one_that_was_stopped_agree():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}
-    coordinator.end(0, Ending("stopped", "after 20 steps"))
+    coordinator.end_rank(0, Ending("stopped", "after 20 steps"))
     ask(coordinator, 1, call(1, **pair))
     assert coordinator.verdict is not None and coordinator.verdict.kind == "agree"
 
@@ -142,7 +142,7 @@ def test_ranks_that_wait_for_one_that_was_stopped_agree():
 def test_a_deadlock_is_not_said_of_ranks_with_two_threads():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}
-    coordinator.post(0, call(1, group="data", **pair), thread=1)
+    coordinator.post_call(0, call(1, group="data", **pair), thread=1)
     ask(coordinator, 0, call(2, group="model", **pair), thread=2)
     ask(coordinator, 1, call(1, group="third", **pair))
     assert coordinator.verdict is not None
@@ -152,5 +152,5 @@ def test_a_deadlock_is_not_said_of_ranks_with_two_threads():
 def test_ranks_that_all_fail_prove_no_hang():
     coordinator = Coordinator(2)
     for rank in (0, 1):
-        coordinator.end(rank, Ending("failed", "FileNotFoundError", "train.py:3"))
+        coordinator.end_rank(rank, Ending("failed", "FileNotFoundError", "train.py:3"))
     assert coordinator.verdict is not None and coordinator.verdict.kind == "unknown"

@@ -14,16 +14,16 @@ class Call(NamedTuple):
     group: str
     members: tuple[int, ...]
     """Global ranks, in the order of the group."""
-    op: str
     place: str
     """file:line of the user's program."""
-    shapes: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    reduce: str = ""
+    op: str
     root: int | None = None
     """Global rank of the source or destination of a rooted collective."""
+    reduce: str = ""
+    dtypes: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     """Elements that must be equal on all members."""
+    shapes: tuple[str, ...] = ()
     gives: tuple[int, ...] = ()
     """Elements for each member, or one number that holds for all of them."""
     takes: tuple[int, ...] = ()
@@ -35,36 +35,56 @@ class Call(NamedTuple):
     @property
     def words(self) -> str:
         """The call in a sentence: all_reduce(SUM) of float32[4]."""
-        details: list[str] = [self.reduce]
-        if self.root is not None:
-            details.append("root %d" % self.root)
-        given = ", ".join(word for word in details if word)
         words = self.op
-        if given:
-            words = "%s(%s)" % (words, given)
-        tensors = ["%s%s" % pair for pair in zip(self.dtypes, self.shapes)]
+        details = self._details()
+        if details:
+            words += "(%s)" % ", ".join(details)
+        tensors = []
+        for dtype, shape in zip(self.dtypes, self.shapes):
+            tensors.append(dtype + shape)
         if tensors:
             words += " of %s" % ", ".join(tensors[:SHOWN])
         if len(tensors) > SHOWN:
             words += " and %d more" % (len(tensors) - SHOWN)
+        return words + self._peer_words()
+
+    def _details(self) -> list[str]:
+        details = []
+        if self.reduce:
+            details.append(self.reduce)
+        if self.root is not None:
+            details.append("root %d" % self.root)
+        return details
+
+    def _peer_words(self) -> str:
         if self.op == "send":
-            words += " to rank %s" % self.peer
-        elif self.op == "recv":
-            words += " from %s" % ("any rank" if self.peer is None else "rank %d" % self.peer)
-        return words
+            return " to rank %s" % self.peer
+        if self.op != "recv":
+            return ""
+        if self.peer is None:
+            return " from any rank"
+        return " from rank %d" % self.peer
 
 
 SHOWN = 3
 """Tensors of a call that its words name."""
 POINT_TO_POINT = ("send", "recv")
+COMPARED_NAMES = ("op", "root", "reduce", "dtypes", "sizes")
+"""Fields in which calls of one collective must be equal."""
+COMPARED = slice(
+    Call._fields.index(COMPARED_NAMES[0]),
+    Call._fields.index(COMPARED_NAMES[-1]) + 1,
+)
+"""Where they stand in a call, side by side."""
 
 
 def call_of(record: Mapping[str, Any]) -> Call:
     """The call in a message of a rank."""
-    fields = {name: record[name] for name in Call._fields if name in record}
-    for name, value in fields.items():
+    fields = {}
+    for name, value in record.items():
         if isinstance(value, list):
-            fields[name] = tuple(value)
+            value = tuple(value)
+        fields[name] = value
     return Call(**fields)
 
 
@@ -74,12 +94,23 @@ def differing_field(calls: Mapping[int, Call]) -> str:
     calls: global rank → its call.  What may differ (names of files, shapes of as many elements)
     is not compared.
     """
-    for name in ("op", "root", "reduce", "dtypes", "sizes"):
-        values = {getattr(call, name) for call in calls.values()}
-        if len(values) > 1:
-            return name
-    if any(True for _ in unequal_pairs(calls)):
+    known = list(calls.values())
+    first = known[0]
+    for call in known:
+        # most collectives are equal in all of them: that is one comparison a rank
+        if call[COMPARED] != first[COMPARED]:
+            return _first_difference(known)
+    for _ in unequal_pairs(calls):
         return "splits"
+    return ""
+
+
+def _first_difference(calls: list[Call]) -> str:
+    for name in COMPARED_NAMES:
+        first = getattr(calls[0], name)
+        for call in calls:
+            if getattr(call, name) != first:
+                return name
     return ""
 
 
@@ -90,7 +121,9 @@ def unequal_pairs(calls: Mapping[int, Call]) -> Iterator[tuple[int, int, int, in
             if sender not in calls:
                 continue
             sent = _elements_for(calls[sender], receiver)
-            if sent is not None and sent != expected:
+            if sent is None:
+                continue
+            if sent != expected:
                 yield sender, receiver, sent, expected
 
 
@@ -100,9 +133,14 @@ def _elements_for(call: Call, receiver: int) -> int | None:
         return None
     if len(call.gives) == 1:
         return call.gives[0]
-    return call.gives[call.members.index(receiver)]
+    place = call.members.index(receiver)
+    return call.gives[place]
 
 
-def fits_pair(send: Call, recv: Call) -> bool:
-    """Whether a send and the recv that it meets agree."""
-    return send.dtypes == recv.dtypes and send.sizes == recv.sizes
+def differing_field_of_pair(send: Call, recv: Call) -> str:
+    """In what a send and the recv that it meets differ; empty where they agree."""
+    if send.dtypes != recv.dtypes:
+        return "dtypes"
+    if send.sizes != recv.sizes:
+        return "sizes"
+    return ""

@@ -11,8 +11,11 @@ import threading
 from typing import Any, Callable
 
 OURS = os.path.dirname(os.path.abspath(__file__))
-LIBRARIES = tuple(
-    {os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "purelib", "platlib")}
+PATHS = sysconfig.get_paths()
+LIBRARIES = (
+    os.path.join(PATHS["stdlib"], ""),
+    os.path.join(PATHS["purelib"], ""),
+    os.path.join(PATHS["platlib"], ""),
 )
 
 
@@ -25,7 +28,8 @@ def user_place() -> str:
         if is_of_user(file):
             return "%s:%d" % (file, frame.f_lineno)
         # a script may lie among the libraries itself, as one that is started by -m does
-        if not first and not file.startswith(("<", OURS)) and "/torch/" not in file:
+        is_other = not file.startswith(("<", OURS)) and "/torch/" not in file
+        if is_other and not first:
             first = "%s:%d" % (file, frame.f_lineno)
         frame = frame.f_back
     return first
@@ -33,7 +37,9 @@ def user_place() -> str:
 
 def is_of_user(file: str) -> bool:
     """Whether a file is neither ours nor of a library."""
-    if file.startswith(("<", OURS)) or "/ncclkit/agent/" in file or "/site-packages/" in file:
+    if file.startswith(("<", OURS)):
+        return False
+    if "/ncclkit/agent/" in file or "/site-packages/" in file:
         return False
     return not file.startswith(LIBRARIES)
 
@@ -71,12 +77,18 @@ class Connection:
 
     def post_call(self, fields: dict[str, Any], make: Callable[[], None]) -> PendingCall:
         """Announce a call; `make` is called on the other thread once all members have come."""
+        place = user_place()
         with self._lock:
             self._posted += 1
             pending = PendingCall(self._posted, make)
             self._pending[pending.number] = pending
-            call = dict(fields, number=pending.number, place=user_place())
-            self._send({"post": call, "thread": threading.get_ident()})
+            fields["number"] = pending.number
+            fields["place"] = place
+            message = {
+                "post": fields,
+                "thread": threading.get_ident(),
+            }
+            self._send(message)
         return pending
 
     def wait_for(self, pending: PendingCall) -> None:
@@ -93,7 +105,8 @@ class Connection:
 
     def _send(self, message: dict[str, Any]) -> None:
         message["for_gpu"] = ScriptAsked.for_gpu
-        self._line.sendall(json.dumps(message).encode() + b"\n")
+        words = json.dumps(message)
+        self._line.sendall(words.encode() + b"\n")
 
     def _make_released(self) -> None:
         with self._line.makefile("rb") as answers:

@@ -14,10 +14,16 @@ A rank that still runs is only waited for: it may be slow.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from .calls import POINT_TO_POINT, Call, differing_field, fits_pair, unequal_pairs
+from .calls import (
+    POINT_TO_POINT,
+    Call,
+    differing_field,
+    differing_field_of_pair,
+    unequal_pairs,
+)
 
 
 class Ending(NamedTuple):
@@ -52,6 +58,52 @@ class Ruling(NamedTuple):
 
 Released = list[tuple[int, int]]
 """(rank, number of its call), which may now be made."""
+Waits = dict[int, tuple[int, ...]]
+"""Rank → for whom it waits."""
+
+
+class GroupQueues:
+    """Collectives of one group that its members have posted, and that are not released yet."""
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self.members = members
+        self._queues: dict[int, deque[Call]] = {}
+        for member in members:
+            self._queues[member] = deque()
+        self._lacking = len(members)
+        """Members that have posted nothing."""
+
+    def add_call(self, rank: int, call: Call) -> None:
+        """A member has posted a call."""
+        queue = self._queues[rank]
+        if not queue:
+            self._lacking -= 1
+        queue.append(call)
+
+    def first_calls(self) -> dict[int, Call]:
+        """Rank → its oldest call; empty as long as a member has none."""
+        if self._lacking:
+            return {}
+        first = {}
+        for member, queue in self._queues.items():
+            first[member] = queue[0]
+        return first
+
+    def remove_first(self) -> None:
+        """The oldest call of every member has been released."""
+        for queue in self._queues.values():
+            queue.popleft()
+            if not queue:
+                self._lacking += 1
+
+    def members_behind(self, rank: int, call: Call) -> tuple[int, ...]:
+        """Members that have not come to a call of this rank."""
+        place = self._queues[rank].index(call)
+        behind = []
+        for member, queue in self._queues.items():
+            if len(queue) <= place:
+                behind.append(member)
+        return tuple(behind)
 
 
 class Coordinator:
@@ -63,23 +115,35 @@ class Coordinator:
         self.released = 0
         """Collectives, sends and receives that all came to."""
         self.endings: dict[int, Ending] = {}
-        self._queues: dict[tuple[str, int], deque[Call]] = defaultdict(deque)
+        self._groups: dict[str, GroupQueues] = {}
+        self._pairs: dict[tuple[int, int], Call] = {}
+        """(rank, number) → its send or recv that nobody has met."""
         self._open: dict[tuple[int, int], Call] = {}
+        """(rank, number) → a call that is not released."""
         self._waiting: dict[int, Call] = {}
         self._threads: dict[int, set[int]] = defaultdict(set)
 
     # ---------------------------------------------------------------- what ranks say
 
-    def post(self, rank: int, call: Call, thread: int = 0) -> Released:
+    def post_call(
+        self,
+        rank: int,
+        call: Call,
+        thread: int = 0,
+    ) -> Released:
         """A rank announces a call; returns the calls that may now be made."""
         self._threads[rank].add(thread)
         self._open[rank, call.number] = call
         if call.op in POINT_TO_POINT:
-            return self._meet(rank, call)
-        self._queues[call.group, rank].append(call)
-        return self._release(call)
+            return self._meet_partner(rank, call)
+        group = self._groups.get(call.group)
+        if group is None:
+            group = GroupQueues(call.members)
+            self._groups[call.group] = group
+        group.add_call(rank, call)
+        return self._release_first(group)
 
-    def wait(self, rank: int, number: int) -> None:
+    def begin_wait(self, rank: int, number: int) -> None:
         """A rank does not go on before its call is made."""
         call = self._open.get((rank, number))
         # it may have been released while the rank was asking
@@ -87,10 +151,10 @@ class Coordinator:
             return
         self._waiting[rank] = call
         # judging costs time; as long as a rank runs and none has ended, nothing is lost by waiting
-        if self.endings or not self.running:
+        if self.endings or self._is_silent():
             self._judge()
 
-    def end(self, rank: int, ending: Ending) -> None:
+    def end_rank(self, rank: int, ending: Ending) -> None:
         """A rank makes no calls any more."""
         if rank in self.endings:
             return
@@ -102,68 +166,79 @@ class Coordinator:
         """Nobody can wait any longer: what is not proven stays unknown."""
         self._judge()
         if self.verdict is None:
-            self.verdict = self._verdict_of("unknown", self.running, why=why)
+            self._tell_unknown(why, self.running)
 
-    def complete(self) -> None:
+    def complete_verdict(self) -> None:
         """Add to the verdict where ranks have come to since it was proven."""
-        if self.verdict is not None:
-            calls = {**self._waiting, **self.verdict.calls}
-            self.verdict = self.verdict._replace(calls=calls, endings=dict(self.endings))
+        if self.verdict is None:
+            return
+        calls = {**self._waiting, **self.verdict.calls}
+        endings = dict(self.endings)
+        self.verdict = self.verdict._replace(calls=calls, endings=endings)
 
     @property
     def running(self) -> tuple[int, ...]:
         """Ranks that neither wait nor have ended."""
-        known = set(self._waiting) | set(self.endings)
-        return tuple(rank for rank in range(self.world) if rank not in known)
+        running = []
+        for rank in range(self.world):
+            if rank not in self._waiting and rank not in self.endings:
+                running.append(rank)
+        return tuple(running)
+
+    def _is_silent(self) -> bool:
+        """Whether no rank runs: whoever has ended does not wait."""
+        return len(self._waiting) + len(self.endings) == self.world
 
     # ---------------------------------------------------------------- what meets
 
-    def _release(self, call: Call) -> Released:
-        heads: dict[int, Call] = {}
-        for member in call.members:
-            queue = self._queues[call.group, member]
-            if not queue:
-                return []
-            heads[member] = queue[0]
-        field = differing_field(heads)
-        if field:
-            self._tell_mismatch(heads, field)
+    def _release_first(self, group: GroupQueues) -> Released:
+        calls = group.first_calls()
+        if not calls:
             return []
-        for member in call.members:
-            self._queues[call.group, member].popleft()
-        return self._let_go(heads)
+        field = differing_field(calls)
+        if field:
+            self._tell_mismatch(calls, field)
+            return []
+        group.remove_first()
+        return self._let_go(calls)
 
-    def _meet(self, rank: int, call: Call) -> Released:
+    def _meet_partner(self, rank: int, call: Call) -> Released:
         """A send meets the first recv of its pair, and the other way round."""
-        for other_rank, other in self._partners(rank, call):
-            send, recv = (call, other) if call.op == "send" else (other, call)
-            pair = {rank: call, other_rank: other}
-            if not fits_pair(send, recv):
-                field = "dtypes" if send.dtypes != recv.dtypes else "sizes"
-                self._tell_mismatch(pair, field)
-                return []
-            return self._let_go(pair)
-        return []
+        found = self._partner_of(rank, call)
+        if found is None:
+            self._pairs[rank, call.number] = call
+            return []
+        other_rank, other = found
+        pair = {rank: call, other_rank: other}
+        field = differing_field_of_pair(call, other)
+        if field:
+            self._tell_mismatch(pair, field)
+            return []
+        del self._pairs[other_rank, other.number]
+        return self._let_go(pair)
 
-    def _partners(self, rank: int, call: Call) -> list[tuple[int, Call]]:
-        """Open calls that this one may meet, the oldest first."""
-        found = []
-        for (other_rank, _), other in self._open.items():
-            is_opposite = {call.op, other.op} == set(POINT_TO_POINT)
+    def _partner_of(self, rank: int, call: Call) -> tuple[int, Call] | None:
+        """The oldest call that this one may meet, and its rank."""
+        for (other_rank, _), other in self._pairs.items():
+            if other_rank == rank or other.op == call.op:
+                continue
             is_same = other.group == call.group and other.tag == call.tag
-            is_meant = call.peer in (None, other_rank) and other.peer in (None, rank)
-            if is_opposite and is_same and is_meant and other_rank != rank:
-                found.append((other_rank, other))
-        return found
+            is_for_us = other.peer in (None, rank)
+            is_for_them = call.peer in (None, other_rank)
+            if is_same and is_for_us and is_for_them:
+                return other_rank, other
+        return None
 
     def _let_go(self, calls: dict[int, Call]) -> Released:
         self.released += 1
+        released = []
         for rank, call in calls.items():
             del self._open[rank, call.number]
             waiting = self._waiting.get(rank)
-            if waiting is not None and waiting.number == call.number:
+            if waiting is call:
                 del self._waiting[rank]
-        return [(rank, call.number) for rank, call in calls.items()]
+            released.append((rank, call.number))
+        return released
 
     # ---------------------------------------------------------------- what is proven
 
@@ -171,20 +246,13 @@ class Coordinator:
         """Set the verdict where something is proven, or where nobody is left to change anything."""
         if self.verdict is not None:
             return
-        waits = {rank: self._missing(rank) for rank in self._waiting}
-        if self._has_two_threads():
-            if not self.running:
-                self._settle_rest(waits)
-            return
-        for rank in sorted(waits):
-            absent = [other for other in waits[rank] if self._is_gone(other)]
-            if absent:
-                self._tell_left(waits, tuple(absent))
-                return
-        circle = _circle(waits)
-        if circle:
-            self.verdict = self._verdict_of("deadlock", self._odd_ones(), waits=waits)
-        elif not self.running:
+        waits = {}
+        for rank in self._waiting:
+            waits[rank] = self._missing_ranks(rank)
+        if not self._has_two_threads():
+            self._look_for_absent(waits)
+            self._look_for_circle(waits)
+        if self.verdict is None and self._is_silent():
             self._settle_rest(waits)
 
     def _has_two_threads(self) -> bool:
@@ -192,70 +260,127 @@ class Coordinator:
         return any(len(threads) > 1 for threads in self._threads.values())
 
     def _is_gone(self, rank: int) -> bool:
-        return rank in self.endings and self.endings[rank].how != "stopped"
+        ending = self.endings.get(rank)
+        return ending is not None and ending.how != "stopped"
 
-    def _missing(self, rank: int) -> tuple[int, ...]:
+    def _missing_ranks(self, rank: int) -> tuple[int, ...]:
         """For whom a waiting rank waits."""
         call = self._waiting[rank]
-        if call.op in POINT_TO_POINT:
-            if call.peer is None:
-                # any of the others may come, so none of them is missing for sure
-                others = [other for other in call.members if other != rank]
-                if all(self._is_gone(other) for other in others):
-                    return tuple(others)
-                return ()
+        if call.op not in POINT_TO_POINT:
+            return self._groups[call.group].members_behind(rank, call)
+        if call.peer is not None:
             return (call.peer,)
-        place = self._queues[call.group, rank].index(call)
-        missing = []
-        for member in call.members:
-            if len(self._queues[call.group, member]) <= place:
-                missing.append(member)
-        return tuple(missing)
+        # any of the others may come, so none of them is missing for sure
+        others = []
+        for other in call.members:
+            if other == rank:
+                continue
+            if not self._is_gone(other):
+                return ()
+            others.append(other)
+        return tuple(others)
 
-    def _settle_rest(self, waits: dict[int, tuple[int, ...]]) -> None:
+    def _look_for_absent(self, waits: Waits) -> None:
+        """Somebody waits for a rank that has ended."""
+        for rank in sorted(waits):
+            absent = []
+            for other in waits[rank]:
+                if self._is_gone(other):
+                    absent.append(other)
+            if absent:
+                self._tell_left(waits, tuple(absent))
+                return
+
+    def _look_for_circle(self, waits: Waits) -> None:
+        """Ranks wait for each other."""
+        if self.verdict is None and _circle_of(waits):
+            self._tell_deadlock(self._odd_ones(), waits)
+
+    def _settle_rest(self, waits: Waits) -> None:
         """Nobody runs any more, and no circle is proven."""
-        failed = {rank: end for rank, end in self.endings.items() if end.how in ("failed", "died")}
-        stopped = [rank for rank, end in self.endings.items() if end.how == "stopped"]
+        failed = []
+        stopped = False
+        for rank, ending in self.endings.items():
+            if ending.how in ("failed", "died"):
+                failed.append(rank)
+            if ending.how == "stopped":
+                stopped = True
         if failed:
-            self.verdict = self._verdict_of("unknown", tuple(sorted(failed)), why="failed")
+            self._tell_unknown("failed", tuple(sorted(failed)))
         elif not self._waiting or stopped:
             # who waits for a rank that we stopped would have gone on with it
-            self.verdict = self._verdict_of("agree")
+            self.verdict = Ruling("agree", endings=dict(self.endings))
         elif self._has_two_threads():
-            self.verdict = self._verdict_of("unknown", why="threads", waits=waits)
+            self._tell_unknown("threads", (), waits)
         else:
-            self.verdict = self._verdict_of("deadlock", tuple(sorted(waits)), waits=waits)
-
-    def _tell_mismatch(self, calls: dict[int, Call], field: str) -> None:
-        if self.verdict is None:
-            stands = {**self._waiting, **calls}
-            if field == "splits":
-                odd = _ranks_of_splits(calls)
-            else:
-                sides = {rank: (call.op, getattr(call, field)) for rank, call in calls.items()}
-                odd = _smaller_part(sides)
-            self.verdict = self._verdict_of("mismatch", odd, field=field)._replace(calls=stands)
-
-    def _tell_left(self, waits: dict[int, tuple[int, ...]], absent: tuple[int, ...]) -> None:
-        if any(self.endings[rank].unrehearsable for rank in absent):
-            self.verdict = self._verdict_of("unknown", absent, why="failed")
-        else:
-            self.verdict = self._verdict_of("left", absent, waits=waits)
+            self._tell_deadlock(tuple(sorted(waits)), waits)
 
     def _odd_ones(self) -> tuple[int, ...]:
         """The smaller part of those that stand at different calls; all where none is smaller."""
-        stands = {rank: (call.op, call.group, call.place) for rank, call in self._waiting.items()}
+        stands = {}
+        for rank, call in self._waiting.items():
+            stands[rank] = (call.op, call.group, call.place)
         return _smaller_part(stands) or tuple(sorted(stands))
 
-    def _verdict_of(
+    # ---------------------------------------------------------------- verdicts
+
+    def _tell_mismatch(self, calls: dict[int, Call], field: str) -> None:
+        if self.verdict is not None:
+            return
+        self.verdict = Ruling(
+            kind="mismatch",
+            ranks=_odd_of_mismatch(calls, field),
+            calls={**self._waiting, **calls},
+            endings=dict(self.endings),
+            field=field,
+        )
+
+    def _tell_left(self, waits: Waits, absent: tuple[int, ...]) -> None:
+        for rank in absent:
+            if self.endings[rank].unrehearsable:
+                self._tell_unknown("failed", absent)
+                return
+        self.verdict = Ruling(
+            kind="left",
+            ranks=absent,
+            calls=dict(self._waiting),
+            endings=dict(self.endings),
+            waits=waits,
+        )
+
+    def _tell_deadlock(self, ranks: tuple[int, ...], waits: Waits) -> None:
+        self.verdict = Ruling(
+            kind="deadlock",
+            ranks=ranks,
+            calls=dict(self._waiting),
+            endings=dict(self.endings),
+            waits=waits,
+        )
+
+    def _tell_unknown(
         self,
-        kind: str,
-        ranks: tuple[int, ...] = (),
-        field: str = "",
-        waits: dict[int, tuple[int, ...]] | None = None,
-        why: str = "",
-    ) -> Ruling:
-        return Ruling(kind, ranks, dict(self._waiting), dict(self.endings), field, waits or {}, why)
+        why: str,
+        ranks: tuple[int, ...],
+        waits: Waits | None = None,
+    ) -> None:
+        self.verdict = Ruling(
+            kind="unknown",
+            ranks=ranks,
+            calls=dict(self._waiting),
+            endings=dict(self.endings),
+            waits=waits or {},
+            why=why,
+        )
+
+
+def _odd_of_mismatch(calls: dict[int, Call], field: str) -> tuple[int, ...]:
+    """Ranks whose calls differ from those of most."""
+    if field == "splits":
+        return _odd_of_splits(calls)
+    sides = {}
+    for rank, call in calls.items():
+        sides[rank] = (call.op, getattr(call, field))
+    return _smaller_part(sides)
 
 
 def _smaller_part(stands: Mapping[int, tuple[object, ...]]) -> tuple[int, ...]:
@@ -263,38 +388,54 @@ def _smaller_part(stands: Mapping[int, tuple[object, ...]]) -> tuple[int, ...]:
     parts: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for rank in sorted(stands):
         parts[stands[rank]].append(rank)
-    by_size = sorted(parts.values(), key=len, reverse=True)
-    if len(by_size) < 2 or len(by_size[0]) == len(by_size[1]):
+    largest, *others = sorted(parts.values(), key=len, reverse=True)
+    if not others or len(others[0]) == len(largest):
         return ()
-    return tuple(sorted(rank for part in by_size[1:] for rank in part))
+    odd = []
+    for part in others:
+        odd += part
+    return tuple(sorted(odd))
 
 
-def _ranks_of_splits(calls: dict[int, Call]) -> tuple[int, ...]:
+def _odd_of_splits(calls: dict[int, Call]) -> tuple[int, ...]:
     """Ranks that are part of each pair whose elements differ, else of any."""
-    pairs = [set(pair[:2]) for pair in unequal_pairs(calls)]
+    pairs = []
+    for sender, receiver, _, _ in unequal_pairs(calls):
+        pairs.append({sender, receiver})
     common = set.intersection(*pairs) or set.union(*pairs)
     return tuple(sorted(common))
 
 
-def _circle(waits: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+def _circle_of(waits: Waits) -> tuple[int, ...]:
     """Ranks of which each waits for the next, the last one for the first; empty where none is."""
     done: set[int] = set()
     for start in sorted(waits):
-        path: list[int] = []
-        # (rank, those it waits for that are still to be followed)
-        stack = [(start, list(waits[start]))]
-        path.append(start)
-        while stack:
-            rank, others = stack[-1]
-            if not others:
-                done.add(rank)
-                path.pop()
-                stack.pop()
-                continue
-            other = others.pop()
-            if other in path:
-                return tuple(path[path.index(other) :])
-            if other in waits and other not in done:
-                path.append(other)
-                stack.append((other, list(waits[other])))
+        circle = _circle_from(start, waits, done)
+        if circle:
+            return circle
+    return ()
+
+
+def _circle_from(
+    start: int,
+    waits: Waits,
+    done: set[int],
+) -> tuple[int, ...]:
+    """The circle that a rank leads into; `done` are those that lead into none."""
+    path: list[int] = []
+    # rank → those it waits for that are still to be followed
+    follow: list[Iterator[int]] = []
+    rank: int | None = start
+    while rank is not None:
+        if rank in path:
+            return tuple(path[path.index(rank) :])
+        if rank in waits and rank not in done:
+            path.append(rank)
+            follow.append(iter(waits[rank]))
+        rank = None
+        while path and rank is None:
+            rank = next(follow[-1], None)
+            if rank is None:
+                done.add(path.pop())
+                follow.pop()
     return ()

@@ -122,7 +122,12 @@ class AskedWork(dist.Work):
 class AskingGroup(dist.ProcessGroup):
     """Stands where NCCL would; gloo does the work."""
 
-    def __init__(self, inner: Any, name: str, members: list[int]) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        name: str,
+        members: list[int],
+    ) -> None:
         super().__init__(inner.rank(), inner.size())
         self.inner, self._name, self.members = inner, name, members
         self.backend = RankState.backend
@@ -167,26 +172,32 @@ class AskingGroup(dist.ProcessGroup):
 
     # ---------------------------------------------------------------- collectives
 
-    def allreduce(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+    def allreduce(
+        self,
+        tensors: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.all_reduce`."""
         opts = opts or dist.AllreduceOptions()
         fields = _reducing(opts, sizes=_elements(tensors))
         averaged = _sum_in_place_of_average(opts)
 
-        def finish() -> None:
-            for tensor in tensors if averaged else ():
-                tensor.div_(self.size())
+        def make_call() -> Any:
+            return self.inner.allreduce(tensors, opts)
 
-        return self._ask(
-            "all_reduce",
-            tensors,
-            fields,
-            lambda: self.inner.allreduce(tensors, opts),
-            tensors,
-            finish,
-        )
+        def finish_call() -> None:
+            if averaged:
+                self._divide(tensors)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+        return self._ask("all_reduce", tensors, fields, make_call, tensors, finish_call)
+
+    def allreduce_coalesced(
+        self,
+        tensors: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """One all_reduce of several tensors."""
         plain = dist.AllreduceOptions()
         if opts is not None:
@@ -194,114 +205,194 @@ class AskingGroup(dist.ProcessGroup):
         fields = _reducing(plain, sizes=_elements(tensors))
         averaged = _sum_in_place_of_average(plain)
 
-        def make() -> None:
+        def make_call() -> None:
             for tensor in tensors:
                 self.inner.allreduce([tensor], plain).wait()
-                if averaged:
-                    tensor.div_(self.size())
+            if averaged:
+                self._divide(tensors)
 
-        return self._ask("all_reduce", tensors, fields, make, tensors)
+        return self._ask("all_reduce", tensors, fields, make_call, tensors)
 
-    def reduce(self, tensors: Any, opts: Any, **_: Any) -> Any:
+    def reduce(
+        self,
+        tensors: Any,
+        opts: Any,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.reduce`."""
-        fields = _reducing(opts, sizes=_elements(tensors), root=self.members[opts.rootRank])
+        fields = _reducing(opts, sizes=_elements(tensors))
+        fields["root"] = self.members[opts.rootRank]
         averaged = _sum_in_place_of_average(opts)
 
-        def finish() -> None:
-            for tensor in tensors if averaged and opts.rootRank == self.rank() else ():
-                tensor.div_(self.size())
+        def make_call() -> Any:
+            return self.inner.reduce(tensors, opts)
 
-        return self._ask(
-            "reduce", tensors, fields, lambda: self.inner.reduce(tensors, opts), tensors, finish
-        )
+        def finish_call() -> None:
+            if averaged and opts.rootRank == self.rank():
+                self._divide(tensors)
 
-    def broadcast(self, tensors: Any, opts: Any, **_: Any) -> Any:
+        return self._ask("reduce", tensors, fields, make_call, tensors, finish_call)
+
+    def broadcast(
+        self,
+        tensors: Any,
+        opts: Any,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.broadcast`."""
-        fields = {"sizes": _elements(tensors), "root": self.members[opts.rootRank]}
-        return self._ask("broadcast", tensors, fields, lambda: self.inner.broadcast(tensors, opts))
+        fields = {
+            "sizes": _elements(tensors),
+            "root": self.members[opts.rootRank],
+        }
+
+        def make_call() -> Any:
+            return self.inner.broadcast(tensors, opts)
+
+        return self._ask("broadcast", tensors, fields, make_call)
 
     def barrier(self, opts: Any = None, **_: Any) -> Any:
         """As of `torch.distributed.barrier`."""
-        return self._ask("barrier", [], {}, lambda: self.inner.barrier())
+
+        def make_call() -> Any:
+            return self.inner.barrier()
+
+        return self._ask("barrier", [], {}, make_call)
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
         """A barrier that says who is missing, as a rehearsal does anyway."""
         self.barrier().wait()
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+    def allgather(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.all_gather`."""
-        fields = {"gives": _elements(inputs), "takes": _elements(outputs[0])}
-        return self._ask(
-            "all_gather", inputs, fields, lambda: self.inner.allgather(outputs, inputs), outputs
-        )
+        fields = {
+            "gives": _elements(inputs),
+            "takes": _elements(outputs[0]),
+        }
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None, **_: Any) -> Any:
+        def make_call() -> Any:
+            return self.inner.allgather(outputs, inputs)
+
+        return self._ask("all_gather", inputs, fields, make_call, outputs)
+
+    def all_gather_single(
+        self,
+        output: Any,
+        given: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.all_gather_into_tensor`."""
         members = self.size()
+        part = output.numel() // members
         fields = {
             "gives": _elements([given]),
-            "takes": [output.numel() // members] * members,
+            "takes": [part] * members,
         }
-        make = lambda: self.inner._allgather_base(output, given)  # noqa: E731
-        return self._ask("all_gather", [given], fields, make, [output])
+
+        def make_call() -> Any:
+            return self.inner._allgather_base(output, given)
+
+        return self._ask("all_gather", [given], fields, make_call, [output])
 
     def all_gather_single_coalesced(
-        self, outputs: Any, inputs: Any, opts: Any = None, **_: Any
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
     ) -> Any:
         """Several of them as one."""
+        fields = {"sizes": _elements(inputs)}
 
-        def make() -> None:
+        def make_call() -> None:
             for output, given in zip(outputs, inputs):
                 self.inner._allgather_base(output, given).wait()
 
-        return self._ask("all_gather", inputs, {"sizes": _elements(inputs)}, make, outputs)
+        return self._ask("all_gather", inputs, fields, make_call, outputs)
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+    def allgather_coalesced(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """Several all_gather as one."""
-        make = lambda: self.inner.allgather_coalesced(outputs, inputs)  # noqa: E731
-        return self._ask("all_gather", inputs, {"sizes": _elements(inputs)}, make, outputs)
+        fields = {"sizes": _elements(inputs)}
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        def make_call() -> Any:
+            return self.inner.allgather_coalesced(outputs, inputs)
+
+        return self._ask("all_gather", inputs, fields, make_call, outputs)
+
+    def reduce_scatter(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.reduce_scatter`."""
         opts = opts or dist.ReduceScatterOptions()
-        fields = _reducing(opts, sizes=[sum(_elements(inputs[0]))])
+        given = inputs[0]
+        fields = _reducing(opts, sizes=[sum(_elements(given))])
         averaged = _sum_in_place_of_average(opts)
 
-        def finish() -> None:
-            for output in outputs if averaged else ():
-                output.div_(self.size())
+        def make_call() -> Any:
+            return self.inner.reduce_scatter(outputs, inputs, opts)
 
-        make = lambda: self.inner.reduce_scatter(outputs, inputs, opts)  # noqa: E731
-        return self._ask("reduce_scatter", inputs[0], fields, make, outputs, finish)
+        def finish_call() -> None:
+            if averaged:
+                self._divide(outputs)
 
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None, **_: Any) -> Any:
+        return self._ask("reduce_scatter", given, fields, make_call, outputs, finish_call)
+
+    def reduce_scatter_single(
+        self,
+        output: Any,
+        given: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.reduce_scatter_tensor`."""
         opts = opts or dist.ReduceScatterOptions()
         fields = _reducing(opts, sizes=_elements([given]))
         averaged = _sum_in_place_of_average(opts)
 
-        def finish() -> None:
-            if averaged:
-                output.div_(self.size())
+        def make_call() -> Any:
+            return self.inner._reduce_scatter_base(output, given, opts)
 
-        make = lambda: self.inner._reduce_scatter_base(output, given, opts)  # noqa: E731
-        return self._ask("reduce_scatter", [given], fields, make, [output], finish)
+        def finish_call() -> None:
+            if averaged:
+                self._divide([output])
+
+        return self._ask("reduce_scatter", [given], fields, make_call, [output], finish_call)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: Any, inputs: Any, opts: Any = None, **_: Any
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
     ) -> Any:
         """Several of them as one."""
         opts = opts or dist.ReduceScatterOptions()
         fields = _reducing(opts, sizes=_elements(inputs))
         averaged = _sum_in_place_of_average(opts)
 
-        def make() -> None:
+        def make_call() -> None:
             for output, given in zip(outputs, inputs):
                 self.inner._reduce_scatter_base(output, given, opts).wait()
-                if averaged:
-                    output.div_(self.size())
+            if averaged:
+                self._divide(outputs)
 
-        return self._ask("reduce_scatter", inputs, fields, make, outputs)
+        return self._ask("reduce_scatter", inputs, fields, make_call, outputs)
 
     def all_to_all_single(
         self,
@@ -313,81 +404,149 @@ class AskingGroup(dist.ProcessGroup):
         **_: Any,
     ) -> Any:
         """As of `torch.distributed.all_to_all_single`."""
+        members = self.size()
         fields = {
-            "gives": _split_elements(given, input_splits, self.size()),
-            "takes": _split_elements(output, output_splits, self.size()),
+            "gives": _split_elements(given, input_splits, members),
+            "takes": _split_elements(output, output_splits, members),
         }
-        splits = output_splits, input_splits
-        make = lambda: self.inner.alltoall_base(output, given, *splits)  # noqa: E731
-        return self._ask("all_to_all", [given], fields, make, [output])
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, **_: Any) -> Any:
+        def make_call() -> Any:
+            return self.inner.alltoall_base(output, given, output_splits, input_splits)
+
+        return self._ask("all_to_all", [given], fields, make_call, [output])
+
+    def alltoall(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.all_to_all`, which gloo lacks: one tensor each way."""
-        fields = {"gives": _elements(inputs), "takes": _elements(outputs)}
+        gives = _elements(inputs)
+        takes = _elements(outputs)
+        fields = {
+            "gives": gives,
+            "takes": takes,
+        }
 
-        def make() -> None:
-            given = torch.cat([tensor.reshape(-1) for tensor in inputs])
-            output = outputs[0].new_empty(sum(_elements(outputs)))
-            splits = list(_elements(outputs)), list(_elements(inputs))
-            self.inner.alltoall_base(output, given, *splits).wait()
-            for tensor, part in zip(outputs, output.split(splits[0])):
+        def make_call() -> None:
+            flat = [tensor.reshape(-1) for tensor in inputs]
+            given = torch.cat(flat)
+            output = outputs[0].new_empty(sum(takes))
+            self.inner.alltoall_base(output, given, takes, gives).wait()
+            for tensor, part in zip(outputs, output.split(takes)):
                 tensor.copy_(part.view_as(tensor))
 
-        return self._ask("all_to_all", inputs, fields, make, outputs)
+        return self._ask("all_to_all", inputs, fields, make_call, outputs)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any, **_: Any) -> Any:
+    def gather(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.gather`."""
         root = opts.rootRank
-        fields: dict[str, Any] = {"gives": _elements(inputs), "root": self.members[root]}
+        fields: dict[str, Any] = {
+            "gives": _elements(inputs),
+            "root": self.members[root],
+        }
         if root == self.rank() and outputs:
             fields["takes"] = _elements(outputs[0])
-        return self._ask(
-            "gather", inputs, fields, lambda: self.inner.gather(outputs, inputs, opts), outputs
-        )
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any, **_: Any) -> Any:
+        def make_call() -> Any:
+            return self.inner.gather(outputs, inputs, opts)
+
+        return self._ask("gather", inputs, fields, make_call, outputs)
+
+    def scatter(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any,
+        **_: Any,
+    ) -> Any:
         """As of `torch.distributed.scatter`."""
         root = opts.rootRank
-        fields: dict[str, Any] = {"root": self.members[root]}
-        if root == self.rank() and inputs:
-            fields["gives"] = _elements(inputs[0])
         takes = [-1] * self.size()
         takes[root] = outputs[0].numel()
-        fields["takes"] = takes
-        return self._ask(
-            "scatter", outputs, fields, lambda: self.inner.scatter(outputs, inputs, opts), outputs
-        )
+        fields: dict[str, Any] = {
+            "takes": takes,
+            "root": self.members[root],
+        }
+        if root == self.rank() and inputs:
+            fields["gives"] = _elements(inputs[0])
+
+        def make_call() -> Any:
+            return self.inner.scatter(outputs, inputs, opts)
+
+        return self._ask("scatter", outputs, fields, make_call, outputs)
+
+    def _divide(self, tensors: Any) -> None:
+        """Make an average of a sum: gloo knows none."""
+        for tensor in tensors:
+            tensor.div_(self.size())
 
     # ---------------------------------------------------------------- one to one
 
-    def send(self, tensors: Any, peer: int, tag: int) -> Any:
+    def send(
+        self,
+        tensors: Any,
+        peer: int,
+        tag: int,
+    ) -> Any:
         """As of `torch.distributed.send`."""
         is_eager = self.backend == "gloo"
         if is_eager:
             # gloo has taken the values when it returns, so the script may overwrite them
             tensors = [tensor.clone() for tensor in tensors]
         fields = self._pair_fields(tensors, peer, tag)
-        work = self._ask("send", tensors, fields, lambda: self.inner.send(tensors, peer, tag))
+
+        def make_call() -> Any:
+            return self.inner.send(tensors, peer, tag)
+
+        work = self._ask("send", tensors, fields, make_call)
         work.eager = is_eager
         return work
 
-    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+    def recv(
+        self,
+        tensors: Any,
+        peer: int,
+        tag: int,
+    ) -> Any:
         """As of `torch.distributed.recv`."""
         fields = self._pair_fields(tensors, peer, tag)
-        return self._ask("recv", tensors, fields, lambda: self.inner.recv(tensors, peer, tag))
+
+        def make_call() -> Any:
+            return self.inner.recv(tensors, peer, tag)
+
+        return self._ask("recv", tensors, fields, make_call)
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         """A recv from whoever sends, which only gloo can do."""
         fields = self._pair_fields(tensors, None, tag)
-        return self._ask("recv", tensors, fields, lambda: self.inner.recv_anysource(tensors, tag))
 
-    def _pair_fields(self, tensors: Any, peer: int | None, tag: int) -> dict[str, Any]:
+        def make_call() -> Any:
+            return self.inner.recv_anysource(tensors, tag)
+
+        return self._ask("recv", tensors, fields, make_call)
+
+    def _pair_fields(
+        self,
+        tensors: Any,
+        peer: int | None,
+        tag: int,
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {"sizes": _elements(tensors)}
+        if peer is not None:
+            fields["peer"] = self.members[peer]
         # NCCL knows no tags: there the first send meets the first recv
-        return {
-            "sizes": _elements(tensors),
-            "peer": None if peer is None else self.members[peer],
-            "tag": tag if self.backend == "gloo" else 0,
-        }
+        if self.backend == "gloo":
+            fields["tag"] = tag
+        return fields
 
     # ---------------------------------------------------------------- asking
 
@@ -401,17 +560,30 @@ class AskingGroup(dist.ProcessGroup):
         finish: Callable[[], None] = lambda: None,
     ) -> AskedWork:
         tensors = list(tensors)
+        shapes = []
         # each type once: how many tensors a call has may differ where their elements fit
+        dtypes = []
+        for tensor in tensors:
+            shapes.append(str(list(tensor.shape)))
+            dtype = str(tensor.dtype).replace("torch.", "")
+            if dtype not in dtypes:
+                dtypes.append(dtype)
         call = dict(
             fields,
             op=op,
             group=self._name,
             members=self.members,
-            shapes=[str(list(tensor.shape)) for tensor in tensors],
-            dtypes=list(dict.fromkeys(_dtype_name(tensor) for tensor in tensors)),
+            shapes=shapes,
+            dtypes=dtypes,
         )
-        work = AskedWork(tensors if result is None else result)
-        work.pending = RankState.connection.post_call(call, lambda: work.begin(make, finish))
+        if result is None:
+            result = tensors
+        work = AskedWork(result)
+
+        def begin() -> None:
+            work.begin(make, finish)
+
+        work.pending = RankState.connection.post_call(call, begin)
         if self._batch is not None:
             self._batch.append(work)
         return work
@@ -437,15 +609,15 @@ class _BatchWork(dist.Work):
         return all(work.is_completed() for work in self._works)
 
 
-def _dtype_name(tensor: Any) -> str:
-    return str(tensor.dtype).replace("torch.", "")
-
-
 def _elements(tensors: Any) -> list[int]:
     return [tensor.numel() for tensor in tensors]
 
 
-def _split_elements(tensor: Any, splits: Any, members: int) -> list[int]:
+def _split_elements(
+    tensor: Any,
+    splits: Any,
+    members: int,
+) -> list[int]:
     """Elements of each member's part."""
     if not splits:
         return [tensor.numel() // members] * members
@@ -493,7 +665,10 @@ def _backend_of(group: Any = None) -> str:
 def _create(options: Any, backend_options: Any = None) -> AskingGroup:
     """A group, as torch asks for it."""
     inner = dist.ProcessGroupGloo(
-        options.store, options.group_rank, options.group_size, options.timeout
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
     )
     members = list(options.global_ranks_in_group) or list(range(RankState.world))
     group = AskingGroup(inner, options.group_id, members)
@@ -506,21 +681,33 @@ def wait_for_all(op: str, ranks: list[int]) -> None:
 
     ranks: what the call is about, which must be the same on all.
     """
-    call = {"op": op, "group": WORLD, "members": list(range(RankState.world)), "sizes": ranks}
-    RankState.connection.wait_for(RankState.connection.post_call(call, lambda: None))
+    call = {
+        "op": op,
+        "group": WORLD,
+        "members": list(range(RankState.world)),
+        "sizes": ranks,
+    }
+    pending = RankState.connection.post_call(call, lambda: None)
+    RankState.connection.wait_for(pending)
 
 
 def _asked_backend(words: Any, otherwise: str) -> str:
     """`gloo` or `nccl`: what a script names; a backend for each device has NCCL's rules."""
     if words is None:
         return otherwise
-    return "gloo" if str(words) == "gloo" else "nccl"
+    if str(words) == "gloo":
+        return "gloo"
+    return "nccl"
 
 
 def _replace_init() -> None:
     real = dist.init_process_group
 
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def init_process_group(
+        backend: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         RankState.backend = _asked_backend(backend, "nccl")
         ScriptAsked.for_gpu = ScriptAsked.for_gpu or RankState.backend == "nccl"
         # a device would bind the group to a GPU
@@ -534,7 +721,11 @@ def _replace_init() -> None:
 def _replace_new_group() -> None:
     real = c10d._new_group_with_tag
 
-    def new_group_with_tag(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def new_group_with_tag(
+        ranks: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         words = list(args)
         asked = kwargs.pop("backend", None)
         # timeout and backend may come by place
@@ -552,8 +743,10 @@ def _replace_new_group() -> None:
 
 def is_beyond_us(error: BaseException) -> bool:
     """Whether an error may be of the rehearsal rather than of the script."""
+    if isinstance(error, CannotRehearse):
+        return True
     words = str(error).lower()
-    return isinstance(error, CannotRehearse) or any(sign in words for sign in SIGNS)
+    return any(sign in words for sign in SIGNS)
 
 
 SIGNS = (

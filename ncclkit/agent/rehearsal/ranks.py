@@ -44,14 +44,17 @@ def main(argv: list[str]) -> int:
     """``rehearse OPTIONS WORD…``: OPTIONS as JSON; the verdict goes to the file it names."""
     options = json.loads(argv[0])
     words = argv[1:]
-    os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["OMP_NUM_THREADS"] = "1"
     lacking = _load_torch()
     if lacking:
-        verdict = Ruling("unknown", why="this interpreter cannot rehearse: %s" % lacking)
-        _write(options["answer"], verdict, {})
+        why = "this interpreter cannot rehearse: %s" % lacking
+        verdict = Ruling("unknown", why=why)
+        _write_verdict(options["answer"], verdict, {})
         return 0
     listening = _free_port()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(listening))
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = str(listening)
     began = time.monotonic()
     server = RankServer(options["ranks"], options["host_ranks"])
     server.fork_all(words, options["steps"])
@@ -65,7 +68,7 @@ def main(argv: list[str]) -> int:
         "torch": server.torch,
     }
     assert server.coordinator.verdict is not None
-    _write(options["answer"], server.coordinator.verdict, figures)
+    _write_verdict(options["answer"], server.coordinator.verdict, figures)
     return 0
 
 
@@ -91,19 +94,30 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _write(path: str, verdict: Ruling, figures: dict[str, Any]) -> None:
-    answer = verdict._asdict()
+def _write_verdict(
+    path: str,
+    verdict: Ruling,
+    figures: dict[str, Any],
+) -> None:
+    calls = {}
     for rank, call in verdict.calls.items():
-        answer["calls"] = {**answer["calls"], rank: dict(call._asdict(), words=call.words)}
-    answer["endings"] = {rank: end._asdict() for rank, end in verdict.endings.items()}
-    processes.write_whole(path, json.dumps(dict(answer, figures=figures)))
+        calls[rank] = dict(call._asdict(), words=call.words)
+    endings = {}
+    for rank, ending in verdict.endings.items():
+        endings[rank] = ending._asdict()
+    answer = verdict._asdict()
+    answer["calls"] = calls
+    answer["endings"] = endings
+    answer["figures"] = figures
+    processes.write_whole(path, json.dumps(answer))
 
 
 class RankServer:
     """The ranks of one rehearsal, seen from the process that forked them."""
 
     def __init__(self, ranks: int, host_ranks: int) -> None:
-        self.ranks, self.host_ranks = ranks, host_ranks
+        self.ranks = ranks
+        self.host_ranks = host_ranks
         self.coordinator = Coordinator(ranks)
         self.posts = 0
         self.judged = 0.0
@@ -114,7 +128,7 @@ class RankServer:
         self.torch = importlib.import_module("torch").__version__
         self._pids: dict[int, int] = {}
         self._lines: dict[int, socket.socket] = {}
-        self._rests: dict[int, bytes] = {}
+        self._unread: dict[int, bytes] = {}
         self._last = time.monotonic()
 
     # ---------------------------------------------------------------- forking
@@ -124,20 +138,27 @@ class RankServer:
         for rank in range(self.ranks):
             ours, theirs = socket.socketpair()
             sys.stdout.flush()
+            parent = os.getpid()
             pid = os.fork()
             if pid == 0:
+                processes.die_with_parent(parent)
                 ours.close()
                 for line in self._lines.values():
                     line.close()
-                processes.die_with_parent()
                 self._be_rank(rank, theirs, words, steps)
             theirs.close()
             ours.setblocking(False)
             self._pids[pid] = rank
             self._lines[rank] = ours
-            self._rests[rank] = b""
+            self._unread[rank] = b""
 
-    def _be_rank(self, rank: int, line: socket.socket, words: list[str], steps: int) -> None:
+    def _be_rank(
+        self,
+        rank: int,
+        line: socket.socket,
+        words: list[str],
+        steps: int,
+    ) -> None:
         """Run the script as one rank; never returns."""
         connection = Connection(line)
         try:
@@ -151,7 +172,8 @@ class RankServer:
             )
             ending = run_script(connection, words, self.ranks, self.host_ranks, steps)
         except BaseException as error:
-            ending = Ending("failed", "%s: %s" % (type(error).__name__, error), "", True)
+            say = "%s: %s" % (type(error).__name__, error)
+            ending = Ending("failed", say, unrehearsable=True)
         tell_end(connection, ending)
 
     # ---------------------------------------------------------------- serving
@@ -165,25 +187,25 @@ class RankServer:
                 if time.monotonic() >= until:
                     self.coordinator.give_up("deadline")
                     break
-                self._listen(waiting)
+                self._listen_once(waiting)
             self.judged = time.monotonic()
             self.silence = self.judged - self._last
             # where the others stand belongs to the answer, but nobody is waited for
             gathered = time.monotonic() + GATHER
             while self.coordinator.running and time.monotonic() < gathered:
-                self._listen(waiting)
-        self.coordinator.complete()
+                self._listen_once(waiting)
+        self.coordinator.complete_verdict()
         for pid in self._pids:
             processes.signal_one(pid, signal.SIGKILL)
 
-    def _listen(self, waiting: selectors.BaseSelector) -> None:
+    def _listen_once(self, waiting: selectors.BaseSelector) -> None:
         """Take what ranks say within a moment."""
         for key, _ in waiting.select(LOOK):
-            if not self._read(key.data):
+            if not self._read_line(key.data):
                 waiting.unregister(key.fileobj)
-        self._bury()
+        self._bury_dead()
 
-    def _read(self, rank: int) -> bool:
+    def _read_line(self, rank: int) -> bool:
         """Take what a rank says; False where its line is closed."""
         try:
             said = self._lines[rank].recv(1 << 16)
@@ -191,28 +213,31 @@ class RankServer:
             return True
         except ConnectionError:
             return False
-        *messages, rest = (self._rests[rank] + said).split(b"\n")
-        self._rests[rank] = rest
+        known = self._unread[rank] + said
+        *messages, rest = known.split(b"\n")
+        self._unread[rank] = rest
         if len(rest) > LARGEST:
             self.coordinator.give_up("rank %d sent a message without an end" % rank)
         for message in messages:
-            self._send(self._take(rank, json.loads(message)))
+            released = self._take_message(rank, json.loads(message))
+            self._send_released(released)
         return bool(said)
 
-    def _take(self, rank: int, message: dict[str, Any]) -> Released:
+    def _take_message(self, rank: int, message: dict[str, Any]) -> Released:
         self._last = time.monotonic()
         self.asked_for_gpu = self.asked_for_gpu or message["for_gpu"]
         coordinator = self.coordinator
         if "post" in message:
             self.posts += 1
-            return coordinator.post(rank, call_of(message["post"]), message["thread"])
+            call = call_of(message["post"])
+            return coordinator.post_call(rank, call, message["thread"])
         if "wait" in message:
-            coordinator.wait(rank, message["wait"])
+            coordinator.begin_wait(rank, message["wait"])
         elif "end" in message:
-            coordinator.end(rank, Ending(**message["end"]))
+            coordinator.end_rank(rank, Ending(**message["end"]))
         return []
 
-    def _send(self, released: Released) -> None:
+    def _send_released(self, released: Released) -> None:
         for rank, number in released:
             line = self._lines[rank]
             # a few bytes: they fit, unless the rank has died, of which we hear next
@@ -220,9 +245,9 @@ class RankServer:
                 line.send(b"%d\n" % number)
             except OSError as error:
                 say = "its line broke: %s" % error.strerror
-                self.coordinator.end(rank, Ending("died", say))
+                self.coordinator.end_rank(rank, Ending("died", say))
 
-    def _bury(self) -> None:
+    def _bury_dead(self) -> None:
         """Notice ranks that ended without a word."""
         while self._pids:
             try:
@@ -237,14 +262,18 @@ class RankServer:
             # what it said before it died counts
             while self._has_more(rank):
                 continue
-            self.coordinator.end(rank, Ending("died", _how(os.waitstatus_to_exitcode(status))))
+            code = os.waitstatus_to_exitcode(status)
+            self.coordinator.end_rank(rank, Ending("died", _how_it_died(code)))
 
     def _has_more(self, rank: int) -> bool:
+        """Take more of what a rank has said; False where there was none."""
         before = self._last
-        return self._read(rank) and self._last != before
+        if not self._read_line(rank):
+            return False
+        return self._last != before
 
 
-def _how(code: int) -> str:
+def _how_it_died(code: int) -> str:
     if code < 0:
         return "killed by signal %d" % -code
     return "ended its process with exit status %d" % code
@@ -310,12 +339,14 @@ def _stop_after(connection: Connection, steps: int) -> None:
 
     taken: dict[int, int] = {}
 
-    def count(own: Any, *_: Any) -> None:
-        taken[id(own)] = taken.get(id(own), 0) + 1
-        if taken[id(own)] >= steps:
-            tell_end(connection, Ending("stopped", "after %d steps" % steps, user_place()))
+    def count_step(own: Any, *_: Any) -> None:
+        number = taken.get(id(own), 0) + 1
+        taken[id(own)] = number
+        if number >= steps:
+            ending = Ending("stopped", "after %d steps" % steps, user_place())
+            tell_end(connection, ending)
 
-    optimizer.register_optimizer_step_post_hook(count)
+    optimizer.register_optimizer_step_post_hook(count_step)
 
 
 def tell_end(connection: Connection, ending: Ending) -> None:
