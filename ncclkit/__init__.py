@@ -28,6 +28,7 @@ _VERBS = {
     "open_sample": "evidence.samples:open_sample",
     "read_facts": "evidence.logs:read_facts",
     "read_logs": "evidence.logs:read_logs",
+    "rehearse": "rehearsal.function:rehearse_function",
     "run_backends": "lab.course.runs:run_backends",
     "run_scaling": "lab.course.runs:run_scaling",
     "run_stages": "lab.course.runs:run_stages",

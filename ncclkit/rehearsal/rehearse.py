@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from ncclkit.agent import redact
 from ncclkit.core.case import Case
@@ -49,22 +51,43 @@ async def rehearse_script(
     """
     asked = options or RehearsalOptions()
     command = parse_command(words, asked.ranks)
+    shown = redact.words(tuple(words))
+    again = ["ncclkit", "rehearse", "--ranks", str(command.ranks), "--", *shown]
+    ranks = RankOptions(command.ranks, command.host_ranks, asked.steps, asked.timeout)
     folder = case.new_run("rehearse")
-    answer = folder / "rehearsal.json"
-    given = {
-        "ranks": command.ranks,
-        "host_ranks": command.host_ranks,
-        "steps": asked.steps,
-        "timeout": asked.timeout,
-        "answer": str(answer),
-    }
+    await run_ranks(folder, command.python, command.words, ranks, on_record)
+    return read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
+
+
+ANSWER = "rehearsal.json"
+"""The file of a run folder that holds the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """What the process that forks the ranks is told."""
+
+    ranks: int
+    host_ranks: int
+    steps: int
+    timeout: float
+    function: Mapping[str, Any] | None = None
+    """See `ncclkit.agent.rehearsal.rank_process.Program`."""
+
+
+async def run_ranks(
+    folder: Path,
+    python: str,
+    words: Sequence[str],
+    options: RankOptions,
+    on_record: OnRecord = lambda record: None,
+) -> None:
+    """Run the ranks to their verdict, which is then in the run folder."""
+    given = asdict(options)
+    given["answer"] = str(folder / ANSWER)
+    plan = {"name": "rehearse", "command": list(words), **given}
     with writing(folder), packed(compiled=True) as agent:
-        plan = {"name": "rehearse", "command": list(words), **given}
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
-        line = [command.python, str(agent), "rehearse", json.dumps(given), *command.words]
-        deadline = asked.timeout + LOADING
-        await local.run_under_guard(agent, line, {}, deadline, folder, command.python, on_record)
-    again = shlex.join(
-        ["ncclkit", "rehearse", "--ranks", str(command.ranks), "--", *redact.words(tuple(words))]
-    )
-    return read_verdict(answer, command.ranks, again)
+        line = [python, str(agent), "rehearse", json.dumps(given), *words]
+        deadline = options.timeout + LOADING
+        await local.run_under_guard(agent, line, {}, deadline, folder, python, on_record)

@@ -166,10 +166,10 @@ class Rehearsal:
         if self.status != 1 or not stands:
             return ""
         place = stands[0].place or stands[-1].place
-        return (
-            f"let all ranks of the group make the same calls in the same order around {place},"
-            f" then `{self.again}`"
-        )
+        step = f"let all ranks of the group make the same calls in the same order around {place}"
+        if self.again:
+            step += f", then `{self.again}`"
+        return step
 
 
 def _stand_words(stand: Stand) -> str:

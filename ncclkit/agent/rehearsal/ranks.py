@@ -9,19 +9,18 @@ import importlib
 import importlib.util
 import json
 import os
-import runpy
 import selectors
 import signal
 import socket
 import sys
 import time
-import traceback
 from typing import Any
 
 from ..run import processes
 from .calls import call_of
-from .connection import Connection, is_of_user, user_place
+from .connection import Connection
 from .coordinator import Coordinator, Ending, Released, Ruling
+from .rank_process import Program, run_program, tell_end
 
 LOOK = 0.05
 """Seconds between two looks whether a rank has died."""
@@ -43,7 +42,6 @@ WARM = (
 def main(argv: list[str]) -> int:
     """``rehearse OPTIONS WORD…``: OPTIONS as JSON; the verdict goes to the file it names."""
     options = json.loads(argv[0])
-    words = argv[1:]
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"
     lacking = _load_torch()
@@ -56,8 +54,15 @@ def main(argv: list[str]) -> int:
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(listening)
     began = time.monotonic()
-    server = RankServer(options["ranks"], options["host_ranks"])
-    server.fork_all(words, options["steps"])
+    program = Program(
+        words=argv[1:],
+        function=options.get("function"),
+        ranks=options["ranks"],
+        host_ranks=options["host_ranks"],
+        steps=options["steps"],
+    )
+    server = RankServer(program)
+    server.fork_all()
     server.serve(began + options["timeout"])
     figures = {
         "seconds": round(server.judged - began, 3),
@@ -115,10 +120,9 @@ def _write_verdict(
 class RankServer:
     """The ranks of one rehearsal, seen from the process that forked them."""
 
-    def __init__(self, ranks: int, host_ranks: int) -> None:
-        self.ranks = ranks
-        self.host_ranks = host_ranks
-        self.coordinator = Coordinator(ranks)
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.coordinator = Coordinator(program.ranks)
         self.posts = 0
         self.judged = 0.0
         """When the verdict was known."""
@@ -133,44 +137,36 @@ class RankServer:
 
     # ---------------------------------------------------------------- forking
 
-    def fork_all(self, words: list[str], steps: int) -> None:
+    def fork_all(self) -> None:
         """Start every rank in a process of its own."""
-        for rank in range(self.ranks):
+        parent = os.getpid()
+        sys.stdout.flush()
+        for rank in range(self.program.ranks):
             ours, theirs = socket.socketpair()
-            sys.stdout.flush()
-            parent = os.getpid()
             pid = os.fork()
             if pid == 0:
                 processes.die_with_parent(parent)
                 ours.close()
                 for line in self._lines.values():
                     line.close()
-                self._be_rank(rank, theirs, words, steps)
+                self._be_rank(rank, theirs)
             theirs.close()
             ours.setblocking(False)
             self._pids[pid] = rank
             self._lines[rank] = ours
             self._unread[rank] = b""
 
-    def _be_rank(
-        self,
-        rank: int,
-        line: socket.socket,
-        words: list[str],
-        steps: int,
-    ) -> None:
-        """Run the script as one rank; never returns."""
+    def _be_rank(self, rank: int, line: socket.socket) -> None:
+        """Run the program as one rank; never returns."""
         connection = Connection(line)
+        host, local = divmod(rank, self.program.host_ranks)
+        os.environ["RANK"] = str(rank)
+        os.environ["LOCAL_RANK"] = str(local)
+        os.environ["WORLD_SIZE"] = str(self.program.ranks)
+        os.environ["LOCAL_WORLD_SIZE"] = str(self.program.host_ranks)
+        os.environ["GROUP_RANK"] = str(host)
         try:
-            local = rank % self.host_ranks
-            os.environ.update(
-                RANK=str(rank),
-                LOCAL_RANK=str(local),
-                WORLD_SIZE=str(self.ranks),
-                LOCAL_WORLD_SIZE=str(self.host_ranks),
-                GROUP_RANK=str(rank // self.host_ranks),
-            )
-            ending = run_script(connection, words, self.ranks, self.host_ranks, steps)
+            ending = run_program(connection, self.program)
         except BaseException as error:
             say = "%s: %s" % (type(error).__name__, error)
             ending = Ending("failed", say, unrehearsable=True)
@@ -277,85 +273,3 @@ def _how_it_died(code: int) -> str:
     if code < 0:
         return "killed by signal %d" % -code
     return "ended its process with exit status %d" % code
-
-
-# ---------------------------------------------------------------- in a rank
-
-
-def run_script(
-    connection: Connection, words: list[str], ranks: int, host_ranks: int, steps: int
-) -> Ending:
-    """Run the user's script in this process; returns how it ended."""
-    from . import cuda_on_cpu, process_group
-
-    connection.start_thread()
-    process_group.install(connection, ranks)
-    cuda_on_cpu.install(host_ranks)
-    _stop_after(connection, steps)
-    _forget_ourselves()
-    try:
-        if words[0] == "-m":
-            sys.argv = list(words[1:])
-            sys.path[0] = os.getcwd()
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = list(words)
-            sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-            runpy.run_path(words[0], run_name="__main__")
-    except SystemExit as error:
-        return Ending("exited", _exit_words(error), error_place(error))
-    except BaseException as error:
-        traceback.print_exc()
-        say = "%s: %s" % (type(error).__name__, str(error)[:300])
-        return Ending("failed", say, error_place(error), process_group.is_beyond_us(error))
-    return Ending("ended", "ended", "")
-
-
-def _exit_words(error: SystemExit) -> str:
-    if error.code in (None, 0):
-        return "called sys.exit"
-    return "called sys.exit(%r)" % (error.code,)
-
-
-def error_place(error: BaseException) -> str:
-    """file:line of the innermost frame of the user's program in an error's traceback."""
-    place = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_of_user(frame.f_code.co_filename):
-            place = "%s:%d" % (frame.f_code.co_filename, line)
-    return place
-
-
-def _forget_ourselves() -> None:
-    """The script may import a package of our name; it gets its own."""
-    for name in list(sys.modules):
-        if name == "ncclkit" or name.startswith("ncclkit."):
-            del sys.modules[name]
-
-
-def _stop_after(connection: Connection, steps: int) -> None:
-    """Stop this rank for good after so many steps of one optimizer."""
-    from torch.optim import optimizer
-
-    taken: dict[int, int] = {}
-
-    def count_step(own: Any, *_: Any) -> None:
-        number = taken.get(id(own), 0) + 1
-        taken[id(own)] = number
-        if number >= steps:
-            ending = Ending("stopped", "after %d steps" % steps, user_place())
-            tell_end(connection, ending)
-
-    optimizer.register_optimizer_step_post_hook(count_step)
-
-
-def tell_end(connection: Connection, ending: Ending) -> None:
-    """Say how this rank ended, and stay until the parent ends all.
-
-    Its connections to others are so not torn down while they still work.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    connection.send_message({"end": ending._asdict()})
-    while True:
-        signal.pause()

@@ -1,0 +1,150 @@
+"""The user's program as one rank, in a process that was forked for it.
+
+A program is a script, a module, or a function of a module.  Whatever it does ends in an `Ending`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import traceback
+from typing import Any, NamedTuple
+
+from .connection import Connection, is_of_user, user_place
+from .coordinator import Ending
+
+
+class Program(NamedTuple):
+    """What every rank runs, and how far."""
+
+    words: list[str]
+    """The script, or -m and a module, with its arguments."""
+    function: dict[str, Any] | None
+    """A function in place of a script: its `name`, `module`, `file`, `values` by name, and the
+    `path` on which modules are found."""
+    ranks: int
+    host_ranks: int
+    """Ranks of one host."""
+    steps: int
+    """Steps of an optimizer after which a rank is stopped."""
+
+
+def run_program(connection: Connection, program: Program) -> Ending:
+    """Run the user's program in this process; returns how it ended."""
+    from . import cuda_on_cpu, process_group
+
+    connection.start_thread()
+    process_group.install(connection, program.ranks)
+    cuda_on_cpu.install(program.host_ranks)
+    _stop_after(connection, program.steps)
+    _forget_ourselves()
+    try:
+        if program.function is None:
+            _run_script(program.words)
+        else:
+            _call_function(program.function)
+    except SystemExit as error:
+        return Ending("exited", _exit_words(error), error_place(error))
+    except BaseException as error:
+        traceback.print_exc()
+        return Ending(
+            how="failed",
+            say="%s: %s" % (type(error).__name__, str(error)[:LONGEST]),
+            place=error_place(error),
+            unrehearsable=process_group.is_beyond_us(error),
+        )
+    return Ending("ended", "ended", "")
+
+
+LONGEST = 300
+"""Characters of an error's message that are kept."""
+
+
+def _run_script(words: list[str]) -> None:
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = words
+    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def _call_function(function: dict[str, Any]) -> None:
+    sys.path[:] = function["path"]
+    module = _module_of(function["module"], function["file"])
+    target: Any = module
+    for name in function["name"].split("."):
+        target = getattr(target, name)
+    target(**function["values"])
+
+
+def _module_of(name: str, file: str) -> Any:
+    """The module of a file: by its name where that leads there, as one of a package must be."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.origin == file:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _exit_words(error: SystemExit) -> str:
+    if error.code in (None, 0):
+        return "called sys.exit"
+    return "called sys.exit(%r)" % (error.code,)
+
+
+def error_place(error: BaseException) -> str:
+    """file:line of the innermost frame of the user's program in an error's traceback."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_of_user(frame.f_code.co_filename):
+            place = "%s:%d" % (frame.f_code.co_filename, line)
+    return place
+
+
+def _forget_ourselves() -> None:
+    """The script may import a package of our name; it gets its own."""
+    for name in list(sys.modules):
+        if name == "ncclkit" or name.startswith("ncclkit."):
+            del sys.modules[name]
+
+
+def _stop_after(connection: Connection, steps: int) -> None:
+    """Stop this rank for good after so many steps of one optimizer."""
+    from torch.optim import optimizer
+
+    taken: dict[int, int] = {}
+
+    def count_step(own: Any, *_: Any) -> None:
+        number = taken.get(id(own), 0) + 1
+        taken[id(own)] = number
+        if number >= steps:
+            ending = Ending("stopped", "after %d steps" % steps, user_place())
+            tell_end(connection, ending)
+
+    optimizer.register_optimizer_step_post_hook(count_step)
+
+
+def tell_end(connection: Connection, ending: Ending) -> None:
+    """Say how this rank ended, and stay until the parent ends all.
+
+    Its connections to others are so not torn down while they still work.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.send_message({"end": ending._asdict()})
+    while True:
+        signal.pause()

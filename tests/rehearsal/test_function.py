@@ -1,0 +1,57 @@
+"""A function on all ranks: by `ncclkit.rehearse`, and by the marker of pytest."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ncclkit
+from ncclkit.core.model import NcclkitError
+from ncclkit.rehearsal.function import RanksDisagree
+from tests.rehearsal import functions
+from tests.rehearsal.rehearsed import SCRIPTS
+
+PLUGIN = ("-p", "no:ncclkit", "-p", "ncclkit.rehearsal.pytest_plugin")
+
+MARKED = """
+import pytest
+import torch
+import torch.distributed as dist
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("odd", [2, 1])
+def test_step(odd):
+    dist.init_process_group("nccl")
+    if dist.get_rank() == odd:
+        dist.barrier()
+    dist.all_reduce(torch.ones(4, device="cuda"))
+"""
+
+
+def test_a_healthy_function_is_called_by_all_ranks():
+    rehearsed = ncclkit.rehearse(functions.step_of_all, ranks=3, values={"rounds": 2})
+    assert (rehearsed.kind, rehearsed.figures["calls"]) == ("agree", 3)
+
+
+def test_a_faulty_function_fails_with_the_sentence_and_both_lines():
+    with pytest.raises(RanksDisagree) as failed:
+        ncclkit.rehearse(functions.step_of_some, ranks=3)
+    said = str(failed.value)
+    assert "rank 1: barrier at tests/rehearsal/functions.py:" in said.lower()
+    assert "dist.barrier()" in said and "dist.all_reduce(total)" in said
+
+
+def test_a_function_that_no_rank_can_import_is_refused():
+    with pytest.raises(NcclkitError, match="must stand in a module"):
+        ncclkit.rehearse(lambda: None)
+    with pytest.raises(NcclkitError, match="numbers, strings"):
+        ncclkit.rehearse(functions.step_of_all, values={"rounds": SCRIPTS})
+
+
+def test_a_marked_test_runs_on_its_ranks(tmp_path):
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "--strict-markers"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "1 failed, 1 passed" in ran.stdout
+    assert "rank 1: barrier at test_marked.py:11" in ran.stdout
