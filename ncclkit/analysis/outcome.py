@@ -45,7 +45,7 @@ from ncclkit.analysis.job_phrases import (
 from ncclkit.analysis.once import once
 from ncclkit.analysis.succession import Span
 from ncclkit.core.case import RUN, Case
-from ncclkit.core.kinds import NcclEnv
+from ncclkit.core.kinds import NcclEnv, RehearsalVerdict
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
@@ -125,6 +125,9 @@ def success_lines(case: Case) -> list[Event]:
     named = [event for event in case.of("job.done") if _says_end(event.text)]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
     said = [line for line in plain if _says_end(line.text)]
+    # ranks of a rehearsal may have agreed on little: it speaks for itself
+    if case.of(RehearsalVerdict):
+        return list(case.of(RehearsalVerdict, verdict="agree"))
     return [*ours, *named, *said, *_back_in_shell(plain)]
 
 
@@ -186,7 +189,7 @@ def speaks_for_all(event: Event) -> bool:
 
     That is a launcher, a scheduler or a test.
     """
-    if event.kind in ("run.end", "nccltests.table"):
+    if event.kind in ("run.end", "nccltests.table", "rehearsal.verdict"):
         return True
     return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG_VALUE))
 

@@ -118,9 +118,12 @@ def _launched_in_other_order(case: Case) -> Finding | None:
     ask_it = None
     if not crossed:
         ask_it = experiment(case)
+    strength: Strength = "likely"
+    if crossed and crossed[0].data.rehearsed:
+        strength = "proven"
     return found(
         ID,
-        "likely",
+        strength,
         say,
         pick(lines, stuck),
         ranks=_smaller_side(crossed),

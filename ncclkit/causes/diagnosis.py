@@ -169,6 +169,8 @@ class Diagnosis:
             others = ""
             if self.risks:
                 others = f"; {plural(len(self.risks), 'risk')}"
+            if self.healthy.kind == "rehearsal.verdict":
+                return f"Nothing found: {self.healthy.text} ({self.checks}){others}."
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
         if self.at_work and self.at_work.kind == "attach.motion":
             return f"The job goes on: {self.at_work.text}."

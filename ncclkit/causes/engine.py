@@ -31,6 +31,7 @@ from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.order import rank_findings
 from ncclkit.causes.recovery import recovered
+from ncclkit.causes.rehearsed import named_as_rehearsed
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.causes.suspicion import names_with_suspects, went_well
 from ncclkit.core import experiment_records, shapes
@@ -64,6 +65,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         found = [verdict for verdict in found if not _is_of_other_program(verdict, scope)]
     findings = [finding for finding in rank_findings(found) if not _is_mere_list(finding, scope)]
     findings = [finding for finding in findings if not _is_survived(finding, scope)]
+    findings = [named_as_rehearsed(finding, scope) for finding in findings]
     suspects = None
     if not ended:
         findings, suspects = names_with_suspects(findings, verdicts, scope)

@@ -56,6 +56,7 @@ from ncclkit.core.kinds import (
     C10dUniqueId,
     ElasticExit,
     ElasticRoot,
+    FlightMissing,
     GlooClosed,
     KernelOom,
     KernelSegfault,
@@ -171,8 +172,13 @@ def _raised_error(case: Case) -> Finding | None:
         strength = "likely"
     who = who_are(ranks)
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
+    waiting = _waiting_in_rehearsal(case)
+    if waiting and strength == "likely" and not _of_a_peer(first):
+        strength = "proven"
     if victims:
         say += f"; the errors of {name_ranks(known_ranks(victims))} are the consequence."
+    elif waiting:
+        say += f"; {name_ranks(waiting)} would wait for it."
     else:
         say += "."
     return found(
@@ -189,6 +195,15 @@ def _raised_error(case: Case) -> Finding | None:
         ),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _waiting_in_rehearsal(case: Case) -> tuple[int, ...]:
+    """Ranks that wait in a rehearsal, which knows why every rank ended."""
+    waiting = set()
+    for gap in case.of(FlightMissing):
+        if gap.data.rehearsed:
+            waiting.update(gap.data.waiting)
+    return tuple(sorted(waiting))
 
 
 PEER = re.compile(r"\bpeers?\b|\b[Rr]anks? \d|heartbeat|timed? ?out|lost connection", re.IGNORECASE)

@@ -80,6 +80,8 @@ class FlightFinding(Collective, frozen=True):
     """see below"""
     live: bool = False
     """seen by a look at the job, not in dumps"""
+    rehearsed: bool = False
+    """seen in a rehearsal, which knows every rank"""
 
 
 def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, Any]:
@@ -1580,6 +1582,22 @@ class AttachMotion(Fields, frozen=True):
     kind = "attach.motion"
     ranks: list[int] = []
     """that moved"""
+
+
+class RehearsalVerdict(Fields, frozen=True):
+    """`rehearsal.json` of `ncclkit rehearse`.
+
+    From it follow `flight.missing`, `flight.mismatch` and `flight.p2p` with `rehearsed`, and how
+    ranks ended.
+    """
+
+    kind = "rehearsal.verdict"
+    verdict: str = ""
+    """`agree`, `mismatch`, `differs`, `left`, `deadlock`, `unknown`"""
+    ranks: int = 0
+    """how many"""
+    why: str = ""
+    """of `unknown`"""
 
 
 class RasReport(Fields, frozen=True):

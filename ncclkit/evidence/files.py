@@ -20,6 +20,7 @@ from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
 from ncclkit.evidence import abnormal, processes, ras, records, tools
 from ncclkit.evidence.flight import dumps
+from ncclkit.evidence.flight.rehearsal import events_of_rehearsal, is_rehearsal
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.quotation import is_document
@@ -284,6 +285,9 @@ def _fill_from_value(part: Part, value: Any) -> bool:
     ):
         part.kind = "steps"
         part.events = [event]
+    elif is_rehearsal(value):
+        part.kind = "rehearsal"
+        part.events = events_of_rehearsal(value, part.path)
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and "attached" in value and "expected" in value:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ncclkit import evidence
 from ncclkit.agent import redact
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -56,7 +57,9 @@ async def rehearse_script(
     ranks = RankOptions(command.ranks, command.host_ranks, asked.steps, asked.timeout)
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
-    return read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
+    rehearsed = read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
+    case.add(evidence.read([str(folder)]).events).save()
+    return rehearsed
 
 
 ANSWER = "rehearsal.json"

@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ncclkit.agent.rehearsal.coordinator import STATUS
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
 
-STATUS = {"agree": 0, "mismatch": 1, "left": 1, "deadlock": 1, "unknown": 2}
-"""Exit status by verdict: all ranks agree, would hang, could not tell."""
 LONGEST = 120
 """Characters of a line of code that is shown."""
 

@@ -34,6 +34,8 @@ class Ending(NamedTuple):
     say: str = ""
     place: str = ""
     """file:line of the user's program."""
+    function: str = ""
+    """That of the place, of an exception."""
     unrehearsable: bool = False
     """It failed in something that only a GPU can do, so the script is not to blame."""
 
@@ -54,8 +56,14 @@ class Ruling(NamedTuple):
     """Rank → for whom it waits."""
     why: str = ""
     """Of `unknown`: why it cannot be told."""
+    numbers: dict[int, int] = {}
+    """Rank → the number of its collective in the group, from 1."""
+    pairs: tuple[tuple[int, int, int, int], ...] = ()
+    """(from, to, elements sent, expected) of splits that differ."""
 
 
+STATUS = {"agree": 0, "mismatch": 1, "left": 1, "deadlock": 1, "unknown": 2}
+"""Exit status by kind: all ranks agree, would hang, could not tell."""
 Released = list[tuple[int, int]]
 """(rank, number of its call), which may now be made."""
 Waits = dict[int, tuple[int, ...]]
@@ -72,6 +80,7 @@ class GroupQueues:
             self._queues[member] = deque()
         self._lacking = len(members)
         """Members that have posted nothing."""
+        self._released = 0
 
     def add_call(self, rank: int, call: Call) -> None:
         """A member has posted a call."""
@@ -91,10 +100,15 @@ class GroupQueues:
 
     def remove_first(self) -> None:
         """The oldest call of every member has been released."""
+        self._released += 1
         for queue in self._queues.values():
             queue.popleft()
             if not queue:
                 self._lacking += 1
+
+    def number_of(self, rank: int, call: Call) -> int:
+        """The place of a call that is not released among all of the group, from 1."""
+        return self._released + self._queues[rank].index(call) + 1
 
     def members_behind(self, rank: int, call: Call) -> tuple[int, ...]:
         """Members that have not come to a call of this rank."""
@@ -173,8 +187,25 @@ class Coordinator:
         if self.verdict is None:
             return
         calls = {**self._waiting, **self.verdict.calls}
-        endings = dict(self.endings)
-        self.verdict = self.verdict._replace(calls=calls, endings=endings)
+        numbers = {}
+        for rank, call in calls.items():
+            if call.op not in POINT_TO_POINT:
+                numbers[rank] = self._groups[call.group].number_of(rank, call)
+        pairs: tuple[tuple[int, int, int, int], ...] = ()
+        if self.verdict.field == "splits":
+            pairs = tuple(unequal_pairs(self.verdict.calls))
+        waits = {}
+        if self.verdict.waits:
+            # by now more ranks wait, and some for fewer others
+            for rank in self._waiting:
+                waits[rank] = self._missing_ranks(rank)
+        self.verdict = self.verdict._replace(
+            calls=calls,
+            waits=waits,
+            endings=dict(self.endings),
+            numbers=numbers,
+            pairs=pairs,
+        )
 
     @property
     def running(self) -> tuple[int, ...]:

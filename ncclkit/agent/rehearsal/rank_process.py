@@ -48,13 +48,16 @@ def run_program(connection: Connection, program: Program) -> Ending:
         else:
             _call_function(program.function)
     except SystemExit as error:
-        return Ending("exited", _exit_words(error), error_place(error))
+        place, _ = error_place(error)
+        return Ending("exited", _exit_words(error), place)
     except BaseException as error:
         traceback.print_exc()
+        place, function = error_place(error)
         return Ending(
             how="failed",
             say="%s: %s" % (type(error).__name__, str(error)[:LONGEST]),
-            place=error_place(error),
+            place=place,
+            function=function,
             unrehearsable=process_group.is_beyond_us(error),
         )
     return Ending("ended", "ended", "")
@@ -106,13 +109,16 @@ def _exit_words(error: SystemExit) -> str:
     return "called sys.exit(%r)" % (error.code,)
 
 
-def error_place(error: BaseException) -> str:
-    """file:line of the innermost frame of the user's program in an error's traceback."""
+def error_place(error: BaseException) -> tuple[str, str]:
+    """file:line and function of the innermost frame of the user's program in a traceback."""
     place = ""
+    function = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_of_user(frame.f_code.co_filename):
-            place = "%s:%d" % (frame.f_code.co_filename, line)
-    return place
+        code = frame.f_code
+        if is_of_user(code.co_filename):
+            place = "%s:%d" % (code.co_filename, line)
+            function = code.co_name
+    return place, function
 
 
 def _forget_ourselves() -> None:

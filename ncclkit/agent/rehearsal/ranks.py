@@ -19,7 +19,7 @@ from typing import Any
 from ..run import processes
 from .calls import call_of
 from .connection import Connection
-from .coordinator import Coordinator, Ending, Released, Ruling
+from .coordinator import STATUS, Coordinator, Ending, Released, Ruling
 from .rank_process import Program, run_program, tell_end
 
 LOOK = 0.05
@@ -48,8 +48,7 @@ def main(argv: list[str]) -> int:
     if lacking:
         why = "this interpreter cannot rehearse: %s" % lacking
         verdict = Ruling("unknown", why=why)
-        _write_verdict(options["answer"], verdict, {})
-        return 0
+        return write_verdict(options, verdict, {})
     listening = _free_port()
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(listening)
@@ -73,8 +72,7 @@ def main(argv: list[str]) -> int:
         "torch": server.torch,
     }
     assert server.coordinator.verdict is not None
-    _write_verdict(options["answer"], server.coordinator.verdict, figures)
-    return 0
+    return write_verdict(options, server.coordinator.verdict, figures)
 
 
 def _load_torch() -> str:
@@ -99,14 +97,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _write_verdict(
-    path: str,
+def write_verdict(
+    options: dict[str, Any],
     verdict: Ruling,
     figures: dict[str, Any],
-) -> None:
+) -> int:
+    """Write the file of the verdict; returns the exit status."""
     calls = {}
     for rank, call in verdict.calls.items():
-        calls[rank] = dict(call._asdict(), words=call.words)
+        number = verdict.numbers.get(rank, 0)
+        calls[rank] = dict(call._asdict(), words=call.words, seq=number)
     endings = {}
     for rank, ending in verdict.endings.items():
         endings[rank] = ending._asdict()
@@ -114,7 +114,11 @@ def _write_verdict(
     answer["calls"] = calls
     answer["endings"] = endings
     answer["figures"] = figures
-    processes.write_whole(path, json.dumps(answer))
+    # by this key the file is known, wherever it lies
+    answer["ncclkit_rehearsal"] = 1
+    answer["world"] = options["ranks"]
+    processes.write_whole(options["answer"], json.dumps(answer))
+    return STATUS[verdict.kind]
 
 
 class RankServer:

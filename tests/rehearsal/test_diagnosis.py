@@ -1,0 +1,140 @@
+"""A rehearsal's verdict is judged by the causes that judge dumps; no process is started."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.agent.rehearsal.calls import Call
+from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+from ncclkit.agent.rehearsal.ranks import write_verdict
+from tests.cases import judged_files
+
+WORLD = (0, 1, 2, 3)
+
+
+def ask(coordinator: Coordinator, rank: int, op: str, number: int = 1, **fields: Any) -> None:
+    usual: dict[str, Any] = {"group": "0", "members": WORLD, "place": f"train.py:{len(op)}"}
+    coordinator.post_call(rank, Call(number, op=op, **{**usual, **fields}))
+    coordinator.begin_wait(rank, number)
+
+
+def other_call(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        ask(coordinator, rank, "barrier" if rank == 2 else "all_reduce")
+
+
+def other_size(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        size = 6 if rank == 3 else 8
+        ask(coordinator, rank, "all_reduce", sizes=(size,), shapes=(f"[{size}]",))
+
+
+def other_splits(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        gives = (2, 2, 2, 3) if rank == 1 else (2, 2, 2, 2)
+        ask(coordinator, rank, "all_to_all", gives=gives, takes=(2, 2, 2, 2))
+
+
+def left_early(coordinator: Coordinator) -> None:
+    coordinator.end_rank(1, Ending("exited", "called sys.exit", "train.py:9"))
+    ask(coordinator, 0, "all_reduce")
+
+
+def raised(coordinator: Coordinator) -> None:
+    coordinator.end_rank(2, Ending("failed", "ValueError: shard 2 is empty", "train.py:9", "load"))
+    ask(coordinator, 0, "all_reduce")
+
+
+def killed(coordinator: Coordinator) -> None:
+    coordinator.end_rank(2, Ending("died", "killed by signal 9"))
+    ask(coordinator, 0, "all_reduce")
+
+
+def crossed_groups(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        ask(coordinator, rank, "all_reduce", group="5" if rank == 0 else "6")
+
+
+def group_of_some(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        op, group = ("new_group", "world") if rank < 1 else ("all_reduce", "0")
+        ask(coordinator, rank, op, group=group)
+
+
+def unpaired_send(coordinator: Coordinator) -> None:
+    ask(coordinator, 2, "send", peer=3)
+    for rank in (0, 1, 3):
+        ask(coordinator, rank, "barrier")
+
+
+def unequal_pair(coordinator: Coordinator) -> None:
+    ask(coordinator, 0, "send", peer=1, sizes=(4,))
+    ask(coordinator, 1, "recv", peer=0, sizes=(5,))
+
+
+def agreed(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        ask(coordinator, rank, "all_reduce")
+    for rank in WORLD:
+        coordinator.end_rank(rank, Ending("ended", "ended"))
+
+
+def failed_alike(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        coordinator.end_rank(rank, Ending("failed", "FileNotFoundError: data.bin", "train.py:3"))
+
+
+def judged(folder: Path, play: Callable[[Coordinator], None]) -> Any:
+    coordinator = Coordinator(4)
+    play(coordinator)
+    coordinator.complete_verdict()
+    assert coordinator.verdict is not None
+    run = folder / "runs" / "1-rehearse"
+    run.mkdir(parents=True)
+    answer = run / "rehearsal.json"
+    code = write_verdict({"answer": str(answer), "ranks": 4}, coordinator.verdict, {})
+    reason = "failed" if code else "done"
+    (run / "status.json").write_text(f'{{"reason": "{reason}", "exitcode": {code}, "ended": 1.8e9}}')
+    return judged_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("play", "cause", "ranks"),
+    [
+        (other_call, "rank_divergence", (2,)),
+        (other_size, "shape_mismatch", (3,)),
+        (other_splits, "send_recv_mismatch", (1, 3)),
+        (left_early, "rank_divergence", (1,)),
+        (raised, "rank_exception", (2,)),
+        (killed, "rank_killed", (2,)),
+        (crossed_groups, "concurrent_comms", (0,)),
+        (group_of_some, "rank_divergence", (0,)),
+        (unpaired_send, "send_recv_mismatch", (2,)),
+        (unequal_pair, "send_recv_mismatch", (0, 1)),
+    ],
+)
+def test_a_faulty_rehearsal_is_the_cause_that_dumps_would_show(tmp_path, play, cause, ranks):
+    found = judged(tmp_path, play)
+    first = found.findings[0]
+    # of a signal nobody knows who sent it
+    strength = "likely" if cause == "rank_killed" else "proven"
+    assert (first.cause, first.strength) == (cause, strength), found
+    assert first.culprits["ranks"] == ranks
+    assert found.headline.startswith("Rehearsal of 4 ranks: ")
+
+
+def test_ranks_that_agreed_are_healthy_and_were_rehearsed(tmp_path):
+    found = judged(tmp_path, agreed)
+    assert (found.verdict, found.findings) == ("healthy", ())
+    assert "all 4 ranks of the rehearsal agreed" in found.headline
+
+
+def test_what_could_not_be_told_is_not_healthy(tmp_path):
+    assert judged(tmp_path, failed_alike).verdict != "healthy"
+
+
+def test_a_damaged_verdict_is_no_evidence(tmp_path):
+    (tmp_path / "rehearsal.json").write_text('{"ncclkit_rehearsal": 1, "kind": "left", "calls": 7}')
+    assert judged_files(tmp_path).verdict == "no_job"
