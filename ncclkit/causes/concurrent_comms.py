@@ -50,6 +50,7 @@ from ncclkit.core.kinds import (
     FlightStuck,
     NcclDestroy,
     NcclOp,
+    RehearsalVerdict,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -76,6 +77,7 @@ def diagnose(case: Case) -> Finding:
     return first_finding(
         case,
         _all_started,
+        _order_in_rehearsal,
         _launched_in_other_order,
         _in_text,
         _both_everywhere,
@@ -92,6 +94,18 @@ def _states_of_ranks(event: Event) -> set[str]:
     It is scheduled, started or both.
     """
     return set(map(str, (event.data.states or {"": ""}).values()))
+
+
+def _order_in_rehearsal(case: Case) -> Finding | None:
+    """A rehearsal saw two groups used in different orders, which passes over gloo."""
+    for verdict in case.of(RehearsalVerdict, verdict="order"):
+        say = (
+            "Ranks call the collectives of two groups in different orders without waiting between"
+            " them; over NCCL their kernels may wait for each other."
+        )
+        ranks = tuple(verdict.data.odd)
+        return found(ID, "likely", say, [verdict], ranks=ranks, advice=_advice(), next=None)
+    return None
 
 
 def _launched_in_other_order(case: Case) -> Finding | None:

@@ -1593,9 +1593,11 @@ class RehearsalVerdict(Fields, frozen=True):
 
     kind = "rehearsal.verdict"
     verdict: str = ""
-    """`agree`, `mismatch`, `differs`, `left`, `deadlock`, `unknown`"""
+    """`agree`, `mismatch`, `differs`, `order`, `left`, `deadlock`, `unknown`"""
     ranks: int = 0
     """how many"""
+    odd: list[int] = []
+    """[ranks that stand differently from the others]"""
     why: str = ""
     """of `unknown`"""
 

@@ -14,6 +14,14 @@ from ncclkit.agent.rehearsal.coordinator import STATUS
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
 
+WOULD = {
+    # NCCL lets pass what has as many bytes, whatever each rank meant by them
+    "mismatch": "would hang or compute with wrong values",
+    "differs": "would not hang, and compute with wrong values",
+    "order": "may hang on NCCL, as ranks use two groups in different orders",
+    "left": "would hang",
+    "deadlock": "would hang",
+}
 LONGEST = 120
 """Characters of a line of code that is shown."""
 
@@ -50,6 +58,8 @@ class Rehearsal:
     """The command that rehearses once more."""
     folder: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What could not be decided, a sentence each."""
 
     @property
     def status(self) -> int:
@@ -64,10 +74,7 @@ class Rehearsal:
         if self.kind == "unknown":
             return f"Rehearsal of {self.ranks} ranks: could not tell. {self._reason()}"
         stands = "; ".join(_stand_words(stand) for stand in self._in_order())
-        would = "would hang"
-        # NCCL lets pass what has as many bytes, whatever each rank meant by them
-        if self.kind == "mismatch":
-            would = "would hang or compute with wrong values"
+        would = WOULD[self.kind]
         return f"Rehearsal of {self.ranks} ranks: the job {would}. {text.start(stands)}."
 
     def text(self) -> str:
@@ -77,6 +84,7 @@ class Rehearsal:
         first = self._first_step()
         if first:
             lines.append(f"First: {first}")
+        lines += self.notes
         if self.figures.get("mapped_gpu"):
             lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
         if self.kind == "unknown":
@@ -198,6 +206,7 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         again=again,
         folder=str(path.parent),
         figures=answer["figures"],
+        notes=tuple(answer["notes"]),
     )
 
 

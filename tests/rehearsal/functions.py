@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 
 def step_of_all(rounds: int = 1) -> None:
@@ -18,3 +19,35 @@ def step_of_some() -> None:
     if dist.get_rank() == 1:
         dist.barrier()
     dist.all_reduce(total)
+
+
+def train_two_models(crossed: bool) -> None:
+    """As a GAN does; with `crossed` rank 1 trains the other model first."""
+    dist.init_process_group("nccl")
+    models = [DistributedDataParallel(torch.nn.Linear(4, 4).cuda()) for _ in range(2)]
+    if crossed and dist.get_rank() == 1:
+        models.reverse()
+    for model in models:
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+
+
+def use_two_groups(crossed: bool) -> None:
+    """Calls without a wait between them; with `crossed` rank 1 makes them in another order."""
+    dist.init_process_group("nccl")
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    if crossed and dist.get_rank() == 1:
+        groups.reverse()
+    works = []
+    for group in groups:
+        total = torch.ones(4, device="cuda")
+        works.append(dist.all_reduce(total, group=group, async_op=True))
+    for work in works:
+        work.wait()
+
+
+def make_group_of_some(local: bool) -> None:
+    """Rank 0 alone makes a group, as it may with `local` synchronization."""
+    dist.init_process_group("nccl")
+    if dist.get_rank() == 0:
+        dist.new_group([0], use_local_synchronization=local)
+    dist.barrier()

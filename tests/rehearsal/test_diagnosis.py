@@ -74,6 +74,18 @@ def unequal_pair(coordinator: Coordinator) -> None:
     ask(coordinator, 1, "recv", peer=0, sizes=(5,))
 
 
+def other_reduction(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        ask(coordinator, rank, "all_reduce", reduce="MAX" if rank == 1 else "SUM")
+
+
+def two_orders(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        for number, group in enumerate("21" if rank == 3 else "12", 1):
+            call = Call(number, group=group, members=WORLD, place=f"a.py:{group}", op="all_reduce")
+            coordinator.post_call(rank, call)
+
+
 def agreed(coordinator: Coordinator) -> None:
     for rank in WORLD:
         ask(coordinator, rank, "all_reduce")
@@ -112,14 +124,16 @@ def judged(folder: Path, play: Callable[[Coordinator], None]) -> Any:
         (crossed_groups, "concurrent_comms", (0,)),
         (group_of_some, "rank_divergence", (0,)),
         (unpaired_send, "send_recv_mismatch", (2,)),
+        (other_reduction, "rank_divergence", (1,)),
+        (two_orders, "concurrent_comms", (3,)),
         (unequal_pair, "send_recv_mismatch", (0, 1)),
     ],
 )
 def test_a_faulty_rehearsal_is_the_cause_that_dumps_would_show(tmp_path, play, cause, ranks):
     found = judged(tmp_path, play)
     first = found.findings[0]
-    # of a signal nobody knows who sent it
-    strength = "likely" if cause == "rank_killed" else "proven"
+    # who sent a signal, and whether NCCL's kernels block each other, a rehearsal does not know
+    strength = "likely" if play in (killed, two_orders) else "proven"
     assert (first.cause, first.strength) == (cause, strength), found
     assert first.culprits["ranks"] == ranks
     assert found.headline.startswith("Rehearsal of 4 ranks: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,10 @@ class Call(NamedTuple):
     peer: int | None = None
     """Global rank at the other end of a send or recv; None for any."""
     tag: int = 0
+    backend: str = "nccl"
+    """Whose rules hold in the group: those of `nccl` or of `gloo`."""
+    owner: str = ""
+    """The model whose gradients these are; empty where it is not known."""
 
     @property
     def words(self) -> str:
@@ -102,7 +107,37 @@ def differing_field(calls: Mapping[int, Call]) -> str:
             return _first_difference(known)
     for _ in unequal_pairs(calls):
         return "splits"
+    owners = {call.owner for call in known if call.owner}
+    if len(owners) > 1:
+        return "owner"
     return ""
+
+
+def passes_silently(calls: Mapping[int, Call], field: str) -> bool:
+    """Whether a library would let calls pass that differ in this field: it moves bytes."""
+    if field in ("reduce", "owner"):
+        return True
+    if field != "dtypes":
+        return False
+    sizes = set()
+    for call in calls.values():
+        sizes.add(_bytes_of(call))
+    return len(sizes) == 1 and None not in sizes
+
+
+def _bytes_of(call: Call) -> int | None:
+    """Bytes that a call brings; None where its tensors are of several types."""
+    if len(call.dtypes) != 1:
+        return None
+    width = BITS.search(call.dtypes[0])
+    if width is None:
+        return None
+    elements = sum(call.sizes) or sum(call.gives)
+    return elements * int(width[1]) // 8
+
+
+BITS = re.compile(r"[a-z](\d+)")
+"""The bits of an element in the name of its type: float32, bfloat16, float8_e5m2."""
 
 
 def _first_difference(calls: list[Call]) -> str:

@@ -1,10 +1,12 @@
 """Who waits for whom: decides whether the ranks of a script agree, without sockets and clocks.
 
 A rank first posts a call and, where it cannot go on without it, says that it waits.  A call is
-released when all members have posted calls that fit.  Three things are proven at once, whatever
+released when all members have posted calls that fit.  Five things are proven at once, whatever
 other ranks do (looked for when a rank ends, and when all wait):
 
 - *mismatch*: all members came to one collective with calls that do not fit;
+- *differs*: they do not fit, and a library lets them pass, as they move as many bytes;
+- *order*: ranks call two groups in different orders, which gloo allows and NCCL does not;
 - *left*: a rank waits for one that has ended;
 - *deadlock*: ranks wait for each other in a circle.
 
@@ -22,8 +24,10 @@ from .calls import (
     Call,
     differing_field,
     differing_field_of_pair,
+    passes_silently,
     unequal_pairs,
 )
+from .hazards import OrderWatch, ThreadWatch
 
 
 class Ending(NamedTuple):
@@ -44,7 +48,7 @@ class Ruling(NamedTuple):
     """What a rehearsal has shown."""
 
     kind: str
-    """`agree`, `mismatch`, `left`, `deadlock`, or `unknown`."""
+    """A key of `STATUS`."""
     ranks: tuple[int, ...] = ()
     """Those that stand differently from the others; all of a circle."""
     calls: dict[int, Call] = {}
@@ -60,10 +64,22 @@ class Ruling(NamedTuple):
     """Rank → the number of its collective in the group, from 1."""
     pairs: tuple[tuple[int, int, int, int], ...] = ()
     """(from, to, elements sent, expected) of splits that differ."""
+    later: dict[int, Call] = {}
+    """Of `order`: rank → the call that it makes after that of `calls`."""
+    notes: tuple[str, ...] = ()
+    """What a rehearsal cannot decide, a sentence each."""
 
 
-STATUS = {"agree": 0, "mismatch": 1, "left": 1, "deadlock": 1, "unknown": 2}
-"""Exit status by kind: all ranks agree, would hang, could not tell."""
+STATUS = {
+    "agree": 0,
+    "mismatch": 1,
+    "differs": 1,
+    "order": 1,
+    "left": 1,
+    "deadlock": 1,
+    "unknown": 2,
+}
+"""Exit status by kind: all ranks agree, would go wrong, could not tell."""
 Released = list[tuple[int, int]]
 """(rank, number of its call), which may now be made."""
 Waits = dict[int, tuple[int, ...]]
@@ -135,7 +151,8 @@ class Coordinator:
         self._open: dict[tuple[int, int], Call] = {}
         """(rank, number) → a call that is not released."""
         self._waiting: dict[int, Call] = {}
-        self._threads: dict[int, set[int]] = defaultdict(set)
+        self._orders = OrderWatch()
+        self._threads = ThreadWatch()
 
     # ---------------------------------------------------------------- what ranks say
 
@@ -146,7 +163,7 @@ class Coordinator:
         thread: int = 0,
     ) -> Released:
         """A rank announces a call; returns the calls that may now be made."""
-        self._threads[rank].add(thread)
+        self._threads.add_call(rank, call, thread)
         self._open[rank, call.number] = call
         if call.op in POINT_TO_POINT:
             return self._meet_partner(rank, call)
@@ -186,10 +203,12 @@ class Coordinator:
         """Add to the verdict where ranks have come to since it was proven."""
         if self.verdict is None:
             return
-        calls = {**self._waiting, **self.verdict.calls}
+        calls = self.verdict.calls
+        if self.verdict.kind != "order":
+            calls = {**self._waiting, **calls}
         numbers = {}
         for rank, call in calls.items():
-            if call.op not in POINT_TO_POINT:
+            if (rank, call.number) in self._open and call.op not in POINT_TO_POINT:
                 numbers[rank] = self._groups[call.group].number_of(rank, call)
         pairs: tuple[tuple[int, int, int, int], ...] = ()
         if self.verdict.field == "splits":
@@ -231,7 +250,22 @@ class Coordinator:
             self._tell_mismatch(calls, field)
             return []
         group.remove_first()
+        self._compare_order(calls)
         return self._let_go(calls)
+
+    def _compare_order(self, calls: dict[int, Call]) -> None:
+        found = self._orders.add_released(calls)
+        if found is None or self.verdict is not None:
+            return
+        groups = {}
+        for rank, call in found.first.items():
+            groups[rank] = (call.group,)
+        self.verdict = Ruling(
+            kind="order",
+            ranks=_smaller_part(groups),
+            calls=found.first,
+            later=found.second,
+        )
 
     def _meet_partner(self, rank: int, call: Call) -> Released:
         """A send meets the first recv of its pair, and the other way round."""
@@ -280,15 +314,12 @@ class Coordinator:
         waits = {}
         for rank in self._waiting:
             waits[rank] = self._missing_ranks(rank)
-        if not self._has_two_threads():
+        # a rank of which two threads communicate may be freed by the other one
+        if not self._threads.has_several():
             self._look_for_absent(waits)
             self._look_for_circle(waits)
         if self.verdict is None and self._is_silent():
             self._settle_rest(waits)
-
-    def _has_two_threads(self) -> bool:
-        """A rank of which two threads communicate may be freed by the other one."""
-        return any(len(threads) > 1 for threads in self._threads.values())
 
     def _is_gone(self, rank: int) -> bool:
         ending = self.endings.get(rank)
@@ -340,8 +371,12 @@ class Coordinator:
             self._tell_unknown("failed", tuple(sorted(failed)))
         elif not self._waiting or stopped:
             # who waits for a rank that we stopped would have gone on with it
-            self.verdict = Ruling("agree", endings=dict(self.endings))
-        elif self._has_two_threads():
+            self.verdict = Ruling(
+                kind="agree",
+                endings=dict(self.endings),
+                notes=tuple(self._threads.notes()),
+            )
+        elif self._threads.has_several():
             self._tell_unknown("threads", (), waits)
         else:
             self._tell_deadlock(tuple(sorted(waits)), waits)
@@ -358,8 +393,11 @@ class Coordinator:
     def _tell_mismatch(self, calls: dict[int, Call], field: str) -> None:
         if self.verdict is not None:
             return
+        kind = "mismatch"
+        if passes_silently(calls, field):
+            kind = "differs"
         self.verdict = Ruling(
-            kind="mismatch",
+            kind=kind,
             ranks=_odd_of_mismatch(calls, field),
             calls={**self._waiting, **calls},
             endings=dict(self.endings),

@@ -39,6 +39,7 @@ class RankState:
     world = 1
     backend = "nccl"
     """What the script asked for when it made its last group."""
+    labelled: list[AskingGroup] = []
 
 
 def check_torch() -> str:
@@ -131,7 +132,19 @@ class AskingGroup(dist.ProcessGroup):
         super().__init__(inner.rank(), inner.size())
         self.inner, self._name, self.members = inner, name, members
         self.backend = RankState.backend
+        self.owner = ""
+        """The model whose gradients are reduced here."""
         self._batch: list[AskedWork] | None = None
+
+    def labelled(self, owner: str) -> AskingGroup:
+        """The same group, whose calls are of this model."""
+        group = AskingGroup(self.inner, self._name, self.members)
+        group._set_group_name(self._name)
+        group.backend = self.backend
+        group.owner = owner
+        # torch keeps the group and not its Python
+        RankState.labelled.append(group)
+        return group
 
     # ---------------------------------------------------------------- what torch asks of a group
 
@@ -575,6 +588,8 @@ class AskingGroup(dist.ProcessGroup):
             members=self.members,
             shapes=shapes,
             dtypes=dtypes,
+            backend=self.backend,
+            owner=self.owner,
         )
         if result is None:
             result = tensors
@@ -653,6 +668,7 @@ def install(connection: Connection, world: int) -> None:
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
     _replace_init()
     _replace_new_group()
+    _label_models()
     dist.get_backend = c10d.get_backend = _backend_of
     dist.is_nccl_available = c10d.is_nccl_available = lambda: True
 
@@ -716,6 +732,29 @@ def _replace_init() -> None:
         return real("rehearsal", *args, **kwargs)
 
     dist.init_process_group = c10d.init_process_group = init_process_group
+
+
+def _label_models() -> None:
+    """The gradients of each DDP model say whose they are: sizes of two models may be equal."""
+    real = dist.Reducer
+    models: dict[str, int] = {}
+
+    def make_reducer(
+        parameters: Any,
+        buckets: Any,
+        limits: Any,
+        group: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if isinstance(group, AskingGroup):
+            # by group: all members make the models of a group in one order
+            number = models.get(group.group_name, 0) + 1
+            models[group.group_name] = number
+            group = group.labelled("model %d" % number)
+        return real(parameters, buckets, limits, group, *args, **kwargs)
+
+    dist.Reducer = make_reducer
 
 
 def _replace_new_group() -> None:

@@ -111,7 +111,11 @@ def write_verdict(
     for rank, ending in verdict.endings.items():
         endings[rank] = ending._asdict()
     answer = verdict._asdict()
+    later = {}
+    for rank, call in verdict.later.items():
+        later[rank] = dict(call._asdict(), words=call.words)
     answer["calls"] = calls
+    answer["later"] = later
     answer["endings"] = endings
     answer["figures"] = figures
     # by this key the file is known, wherever it lies

@@ -80,6 +80,8 @@ class RehearsedVerdict(msgspec.Struct, frozen=True):
     why: str = ""
     pairs: tuple[tuple[int, int, int, int], ...] = ()
     """(from, to, elements sent, expected) of splits that differ."""
+    later: dict[int, RehearsedCall] = {}
+    """Of `order`: the call that a rank makes after that of `calls`."""
 
 
 def is_rehearsal(value: Any) -> bool:
@@ -108,8 +110,29 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {verdict.why}",
     }
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
-    data = {"verdict": verdict.kind, "ranks": verdict.world, "why": verdict.why}
-    return Event("rehearsal.verdict", clip(words), path, 0, data=data)
+    lines = [words]
+    if verdict.kind == "order":
+        lines = _lines_of_order(verdict)
+    data = {
+        "verdict": verdict.kind,
+        "ranks": verdict.world,
+        "odd": list(verdict.ranks),
+        "why": verdict.why,
+    }
+    return Event("rehearsal.verdict", clip("\n".join(lines)), path, 0, data=data)
+
+
+def _lines_of_order(verdict: RehearsedVerdict) -> list[str]:
+    """Which of two calls each rank makes first."""
+    together: dict[str, list[int]] = defaultdict(list)
+    for rank, call in sorted(verdict.calls.items()):
+        later = verdict.later.get(rank)
+        if later is not None:
+            together[f"{call.said}, then {later.said}"].append(rank)
+    lines = []
+    for said, ranks in together.items():
+        lines.append(f"{text.ranks(ranks)}: {said}")
+    return lines
 
 
 # ---------------------------------------------------------------- calls that do not fit

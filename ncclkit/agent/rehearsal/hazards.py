@@ -1,0 +1,115 @@
+"""What passes in a rehearsal and need not pass on NCCL: an order that ranks do not share.
+
+Kernels of two groups run on the same GPU, so torch asks for one order of their calls on all ranks.
+Two calls are in another order on some ranks only where one of them is not waited for: else the
+ranks would stand still here, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .calls import Call
+
+RECENT = 64
+"""Collectives of a group that may still be in flight beside others."""
+Calls = Mapping[int, Call]
+"""Rank → its call of one collective."""
+
+
+class TwoOrders(NamedTuple):
+    """Two collectives that ranks call in different orders."""
+
+    first: dict[int, Call]
+    """Rank → that of the two which it calls first."""
+    second: dict[int, Call]
+
+
+class OrderWatch:
+    """Compares the order in which ranks call overlapping groups, as their calls are released."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[Calls]] = defaultdict(_few_calls)
+
+    def add_released(self, calls: Calls) -> TwoOrders | None:
+        """A collective is released; returns it with one that some ranks call in another order."""
+        call = next(iter(calls.values()))
+        if call.backend != "nccl":
+            return None
+        for group, others in self._recent.items():
+            if group == call.group:
+                continue
+            for earlier in _still_beside(calls, others):
+                found = _two_orders(calls, earlier)
+                if found is not None:
+                    return found
+        self._recent[call.group].append(calls)
+        return None
+
+
+def _few_calls() -> deque[Calls]:
+    return deque(maxlen=RECENT)
+
+
+def _still_beside(calls: Calls, others: deque[Calls]) -> Iterator[Calls]:
+    """Those collectives of another group that a rank calls after one of ours, the last first."""
+    for other in reversed(others):
+        is_later = False
+        for rank, call in other.items():
+            if rank in calls and call.number > calls[rank].number:
+                is_later = True
+        if not is_later:
+            return
+        yield other
+
+
+def _two_orders(ours: Calls, theirs: Calls) -> TwoOrders | None:
+    """The first calls of the ranks that make both; None where their order is the same."""
+    first = {}
+    second = {}
+    groups = set()
+    for rank in ours:
+        if rank not in theirs:
+            continue
+        early, late = ours[rank], theirs[rank]
+        if early.number > late.number:
+            early, late = late, early
+        first[rank] = early
+        second[rank] = late
+        groups.add(early.group)
+    if len(groups) < 2:
+        return None
+    return TwoOrders(first, second)
+
+
+class ThreadWatch:
+    """Notes groups that several threads of one rank use."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
+
+    def add_call(self, rank: int, call: Call, thread: int) -> None:
+        """A rank posts a call from a thread."""
+        self._places[rank, call.group].setdefault(thread, call.place)
+
+    def has_several(self) -> bool:
+        """Whether any rank communicates from several threads."""
+        threads: dict[int, set[int]] = defaultdict(set)
+        for (rank, _), places in self._places.items():
+            threads[rank].update(places)
+        return any(len(own) > 1 for own in threads.values())
+
+    def notes(self) -> list[str]:
+        """A sentence for each group that several threads of a rank use."""
+        found = []
+        for (rank, group), places in sorted(self._places.items()):
+            if len(places) > 1:
+                lines = " and ".join(list(places.values())[:2])
+                found.append(
+                    "Rank %d calls group %s from %d threads (%s): which of them comes first is"
+                    " left to chance unless the script orders them."
+                    % (rank, group, len(places), lines)
+                )
+        return found
