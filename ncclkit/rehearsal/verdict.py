@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -199,8 +199,8 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         kind=answer["kind"],
         ranks=ranks,
         odd=tuple(answer["ranks"]),
-        waiting=_stands(answer["calls"], "words"),
-        ended=_stands(answer["endings"], "say"),
+        waiting=_stands(answer["calls"], "words", answer["ranks"]),
+        ended=_stands(answer["endings"], "say", answer["ranks"]),
         differs=answer["field"],
         why=answer["why"],
         again=again,
@@ -210,14 +210,19 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
     )
 
 
-def _stands(records: Mapping[str, Any], words: str) -> tuple[Stand, ...]:
+def _stands(
+    records: Mapping[str, Any],
+    words: str,
+    odd: Sequence[int],
+) -> tuple[Stand, ...]:
     """Ranks at one place with the same words together; the fewest ranks first."""
-    together: dict[tuple[str, str], list[int]] = defaultdict(list)
+    together: dict[tuple[str, str, bool], list[int]] = defaultdict(list)
     for rank, record in records.items():
-        key = record["place"], record[words]
+        # an odd rank is named by itself, even at a line to which others have come, too
+        key = record["place"], record[words], int(rank) in odd
         together[key].append(int(rank))
     stands = []
-    for (place, said), ranks in together.items():
+    for (place, said, _), ranks in together.items():
         stand = Stand(
             ranks=tuple(sorted(ranks)),
             place=_short_place(place),

@@ -121,6 +121,26 @@ def test_sends_that_meet_sends_are_a_deadlock_and_a_batch_is_none():
     assert batched.verdict is None and batched.running == (0, 1)
 
 
+def test_who_waits_behind_a_circle_is_not_odd():
+    coordinator = Coordinator(4)
+    for rank, peer in ((0, 1), (1, 0)):
+        if rank == 1:
+            for behind in (2, 3):
+                ask(coordinator, behind, call(1, "barrier"))
+        ask(coordinator, rank, call(1, "send", peer=peer, members=WORLD))
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("deadlock", (0, 1))
+
+
+def test_of_a_send_without_recv_both_ends_are_named():
+    coordinator = Coordinator(4)
+    ask(coordinator, 2, call(1, "send", peer=3, members=WORLD))
+    for rank in (0, 1, 3):
+        ask(coordinator, rank, call(1, "barrier"))
+    assert coordinator.verdict is not None
+    assert (coordinator.verdict.kind, coordinator.verdict.ranks) == ("deadlock", (2, 3))
+
+
 def test_a_recv_from_anybody_is_freed_by_whoever_sends():
     coordinator = Coordinator(3)
     three = {"members": (0, 1, 2)}

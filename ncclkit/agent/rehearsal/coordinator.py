@@ -16,7 +16,7 @@ A rank that still runs is only waited for: it may be slow.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .calls import (
@@ -355,8 +355,12 @@ class Coordinator:
 
     def _look_for_circle(self, waits: Waits) -> None:
         """Ranks wait for each other."""
-        if self.verdict is None and _circle_of(waits):
-            self._tell_deadlock(self._odd_ones(), waits)
+        if self.verdict is not None:
+            return
+        circle = _circle_of(waits)
+        if circle:
+            knot = _knot_of(circle[0], waits)
+            self._tell_deadlock(self._odd_ones(knot), waits)
 
     def _settle_rest(self, waits: Waits) -> None:
         """Nobody runs any more, and no circle is proven."""
@@ -381,12 +385,13 @@ class Coordinator:
         else:
             self._tell_deadlock(tuple(sorted(waits)), waits)
 
-    def _odd_ones(self) -> tuple[int, ...]:
-        """The smaller part of those that stand at different calls; all where none is smaller."""
-        stands = {}
-        for rank, call in self._waiting.items():
-            stands[rank] = (call.op, call.group, call.place)
-        return _smaller_part(stands) or tuple(sorted(stands))
+    def _odd_ones(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The smaller part of ranks that stand at different calls; all where none is smaller."""
+        stands: dict[int, tuple[object, ...]] = {}
+        for rank in ranks:
+            call = self._waiting[rank]
+            stands[rank] = call.op, call.group, call.place
+        return _smaller_part(stands) or ranks
 
     # ---------------------------------------------------------------- verdicts
 
@@ -473,6 +478,30 @@ def _odd_of_splits(calls: dict[int, Call]) -> tuple[int, ...]:
         pairs.append({sender, receiver})
     common = set.intersection(*pairs) or set.union(*pairs)
     return tuple(sorted(common))
+
+
+def _knot_of(start: int, waits: Waits) -> tuple[int, ...]:
+    """All ranks in a circle with this one; who only waits behind them is none of them."""
+    awaited_by: dict[int, list[int]] = defaultdict(list)
+    for rank, others in waits.items():
+        for other in others:
+            awaited_by[other].append(rank)
+    ahead = _reached_from(start, waits)
+    behind = _reached_from(start, awaited_by)
+    return tuple(sorted(ahead & behind))
+
+
+def _reached_from(start: int, leads_to: Mapping[int, Iterable[int]]) -> set[int]:
+    """Ranks to which a way leads, step by step."""
+    reached = {start}
+    to_follow = [start]
+    while to_follow:
+        rank = to_follow.pop()
+        for other in leads_to.get(rank, ()):
+            if other not in reached:
+                reached.add(other)
+                to_follow.append(other)
+    return reached
 
 
 def _circle_of(waits: Waits) -> tuple[int, ...]:
