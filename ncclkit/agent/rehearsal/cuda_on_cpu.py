@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.distributed import device_mesh, fsdp
+from torch.distributed.fsdp import _flat_param
 from torch.overrides import TorchFunctionMode
 
+from . import batch_norm
 from .connection import ScriptAsked
 
 CPU = torch.device("cpu")
 MEMORY = 80 << 30
 """Bytes that a GPU of the rehearsal says to have."""
+NCCL = (2, 27, 5)
+"""The version that torch's own logs and checks are told; a torch for CPUs has none."""
 
 PROPERTIES = SimpleNamespace(
     name="rehearsal on a CPU",
@@ -31,12 +36,22 @@ PROPERTIES = SimpleNamespace(
 def _on_cpu(value: Any) -> Any:
     """The CPU in place of a GPU; anything else as it is."""
     if isinstance(value, torch.device) and value.type == "cuda":
-        ScriptAsked.for_gpu = True
+        _note_gpu()
         return CPU
     if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
-        ScriptAsked.for_gpu = True
+        _note_gpu()
         return "cpu"
     return value
+
+
+def _note_gpu() -> None:
+    """Remember that a GPU was named, unless torch did that by itself (as `fork_rng` does)."""
+    if ScriptAsked.for_gpu:
+        return
+    frame: Any = sys._getframe(1)
+    while "/ncclkit/agent/" in frame.f_code.co_filename:
+        frame = frame.f_back
+    ScriptAsked.for_gpu = "/torch/" not in frame.f_code.co_filename
 
 
 class _CpuInPlaceOfCuda(TorchFunctionMode):
@@ -94,6 +109,7 @@ def install(ranks: int) -> None:
     _answer_for_gpus(ranks)
     _map_modules()
     _map_autocast()
+    batch_norm.install()
     _CpuInPlaceOfCuda().__enter__()
 
 
@@ -111,6 +127,7 @@ def _answer_for_gpus(ranks: int) -> None:
         "is_available": True,
         "device_count": ranks,
         "is_bf16_supported": True,
+        "is_current_stream_capturing": False,
         "current_device": own,
         "get_device_name": "rehearsal on a CPU",
         "get_device_capability": (9, 0),
@@ -123,6 +140,7 @@ def _answer_for_gpus(ranks: int) -> None:
     answers.update(dict.fromkeys(NOTHING))
     for name, value in answers.items():
         setattr(cuda, name, _constant(value))
+    cuda.nccl.version = _constant(NCCL)
 
     def set_device(device: Any) -> None:
         ScriptAsked.for_gpu = True
@@ -189,7 +207,7 @@ def _map_modules() -> None:
     parallel.__init__ = init
     _without_words(torch.utils.data.DataLoader, "pin_memory", "pin_memory_device")
     if hasattr(fsdp, "FullyShardedDataParallel"):
-        _without_words(fsdp.FullyShardedDataParallel, "device_id")
+        _shard_on_cpu(fsdp.FullyShardedDataParallel)
     real_mesh = device_mesh.init_device_mesh
 
     @functools.wraps(real_mesh)
@@ -198,6 +216,22 @@ def _map_modules() -> None:
 
     device_mesh.init_device_mesh = init_device_mesh
     torch.distributed.init_device_mesh = init_device_mesh
+
+
+def _shard_on_cpu(kind: Any) -> None:
+    """FSDP takes a CPU only where it is named."""
+    real_init = kind.__init__
+
+    @functools.wraps(real_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        real_init(self, *args, **{**kwargs, "device_id": CPU})
+
+    def copy_flat(self: Any, *_: Any, **__: Any) -> None:
+        # a move to the CPU copies, and FSDP frees the memory that it moved from
+        self.flat_param.data = self.flat_param.detach().clone()
+
+    kind.__init__ = init
+    _flat_param.FlatParamHandle.flat_param_to = copy_flat
 
 
 def _without_words(kind: Any, *names: str) -> None:

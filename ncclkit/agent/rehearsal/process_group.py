@@ -162,6 +162,11 @@ class AskingGroup(dist.ProcessGroup):
         """The same."""
         return self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where its tensors may lie: asynchronous checkpoints need a group for the CPU."""
+        return [torch.device("cpu")]
+
     def size(self) -> int:
         """How many members it has."""
         return int(self.inner.size())
@@ -308,8 +313,10 @@ class AskingGroup(dist.ProcessGroup):
             "takes": [part] * members,
         }
 
+        flat = output.view(-1), given.reshape(-1)
+
         def make_call() -> Any:
-            return self.inner._allgather_base(output, given)
+            return self.inner._allgather_base(*flat)
 
         return self._ask("all_gather", [given], fields, make_call, [output])
 
@@ -325,7 +332,8 @@ class AskingGroup(dist.ProcessGroup):
 
         def make_call() -> None:
             for output, given in zip(outputs, inputs):
-                self.inner._allgather_base(output, given).wait()
+                flat = output.view(-1), given.reshape(-1)
+                self.inner._allgather_base(*flat).wait()
 
         return self._ask("all_gather", inputs, fields, make_call, outputs)
 
@@ -378,8 +386,10 @@ class AskingGroup(dist.ProcessGroup):
         fields = _reducing(opts, sizes=_elements([given]))
         averaged = _sum_in_place_of_average(opts)
 
+        flat = output.view(-1), given.reshape(-1)
+
         def make_call() -> Any:
-            return self.inner._reduce_scatter_base(output, given, opts)
+            return self.inner._reduce_scatter_base(*flat, opts)
 
         def finish_call() -> None:
             if averaged:
@@ -401,7 +411,8 @@ class AskingGroup(dist.ProcessGroup):
 
         def make_call() -> None:
             for output, given in zip(outputs, inputs):
-                self.inner._reduce_scatter_base(output, given, opts).wait()
+                flat = output.view(-1), given.reshape(-1)
+                self.inner._reduce_scatter_base(*flat, opts).wait()
             if averaged:
                 self._divide(outputs)
 
