@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).parent / "scripts"
+IN_TURN = Path(__file__).parent / "in_turn.py"
+RANKS = 4
+DEADLINE = 900
+"""Seconds; only a machine that does nothing comes to it."""
 
 
 def rehearse(folder: Path, script: str, *options: str) -> dict[str, Any]:
     """The answer of ``ncclkit rehearse --json`` in a folder, with its exit status as ``exit``."""
-    own = [sys.executable, "-m", "ncclkit", "rehearse", "--json", *options]
-    command = [*own, "--", sys.executable, str(SCRIPTS / script)]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return rehearse_words(folder, [str(SCRIPTS / script)], *options)
+
+
+def rehearse_words(folder: Path, words: list[str], *options: str) -> dict[str, Any]:
+    """The same for whatever words follow ``python``."""
+    own = [sys.executable, "-m", "ncclkit", "rehearse", "--json", "--timeout", str(DEADLINE)]
+    command = [*own, *options, "--", sys.executable, *words]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=2 * DEADLINE)
     assert ended.stdout, ended.stderr
     return {**json.loads(ended.stdout), "exit": ended.returncode}
 
@@ -24,7 +33,42 @@ def lines_of(script: str, words: str) -> list[int]:
     return [number for number, line in enumerate(lines, 1) if words in line]
 
 
+def marked_line(script: str, mark: str) -> str:
+    """file:line that a script marks as ``# LINE: culprit`` or ``# LINE: others``."""
+    numbers = lines_of(script, f"# LINE: {mark}")
+    assert len(numbers) == 1, f"{script} marks {len(numbers)} lines as {mark}"
+    return f"{script}:{numbers[0]}"
+
+
+def places_of(answer: dict[str, Any]) -> dict[int, str]:
+    """Rank → file:line at which it stands, without the folder."""
+    places: dict[int, str] = {}
+    for stand in [*answer["waiting"], *answer["ended"]]:
+        for rank in stand["ranks"]:
+            places[rank] = Path(stand["place"]).name
+    return places
+
+
 def printed(answer: dict[str, Any], start: str = "loss") -> list[str]:
     """Lines that ranks printed, sorted: ranks print in no order."""
-    lines = (Path(answer["folder"]) / "launcher.log").read_text().splitlines()
+    return _lines_in(Path(answer["folder"]) / "launcher.log", start)
+
+
+def printed_by_torchrun(folder: Path, scripts: list[str]) -> dict[str, list[str]]:
+    """Script → lines that its ranks print under torchrun, over gloo and without us."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    paths = [str(SCRIPTS / script) for script in scripts]
+    command = [*torchrun, "--nproc-per-node", str(RANKS), str(IN_TURN), str(folder), *paths]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=2 * DEADLINE)
+    assert ended.returncode == 0, ended.stderr
+    lines: dict[str, list[str]] = {}
+    for script in scripts:
+        lines[script] = []
+        for rank in range(RANKS):
+            lines[script] += _lines_in(folder / f"{script}.{rank}", "loss")
+    return {script: sorted(found) for script, found in lines.items()}
+
+
+def _lines_in(path: Path, start: str) -> list[str]:
+    lines = path.read_text().splitlines()
     return sorted(line for line in lines if line.startswith(start))

@@ -8,5 +8,5 @@ values = torch.ones(4, device="cuda")
 dist.all_reduce(values)
 if dist.get_rank() == 0:
     state = {"values": values}
-    dist.barrier()
-dist.all_reduce(values)
+    dist.barrier()  # LINE: culprit
+dist.all_reduce(values)  # LINE: others

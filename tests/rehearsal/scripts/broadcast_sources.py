@@ -7,6 +7,6 @@ dist.init_process_group("nccl")
 rank = dist.get_rank()
 weights = torch.full((4,), float(rank), device="cuda")
 if rank == 3:
-    dist.broadcast(weights, src=3)
+    dist.broadcast(weights, src=3)  # LINE: culprit
 else:
-    dist.broadcast(weights, src=0)
+    dist.broadcast(weights, src=0)  # LINE: others

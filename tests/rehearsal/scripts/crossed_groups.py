@@ -8,8 +8,8 @@ data = dist.new_group([0, 1, 2, 3])
 model = dist.new_group([0, 1, 2, 3])
 value = torch.ones(4, device="cuda")
 if dist.get_rank() == 0:
-    dist.all_reduce(value, group=data)
+    dist.all_reduce(value, group=data)  # LINE: culprit
     dist.all_reduce(value, group=model)
 else:
-    dist.all_reduce(value, group=model)
+    dist.all_reduce(value, group=model)  # LINE: others
     dist.all_reduce(value, group=data)

@@ -8,6 +8,6 @@ import torch.distributed as dist
 dist.init_process_group("nccl")
 loss = torch.ones(1, device="cuda")
 for epoch in range(3):
-    dist.all_reduce(loss)
+    dist.all_reduce(loss)  # LINE: others
     if dist.get_rank() == 1 and epoch == 1:
-        sys.exit(0)
+        sys.exit(0)  # LINE: culprit

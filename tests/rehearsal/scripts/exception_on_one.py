@@ -5,5 +5,5 @@ import torch.distributed as dist
 
 dist.init_process_group("nccl")
 if dist.get_rank() == 2:
-    raise ValueError("shard 2 is empty")
-dist.all_reduce(torch.ones(1, device="cuda"))
+    raise ValueError("shard 2 is empty")  # LINE: culprit
+dist.all_reduce(torch.ones(1, device="cuda"))  # LINE: others

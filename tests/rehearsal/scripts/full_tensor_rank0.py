@@ -13,10 +13,10 @@ for layer in model:
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 for step in range(3):
-    loss = model(torch.randn(8, 16, device="cuda")).square().mean()
+    loss = model(torch.randn(8, 16, device="cuda")).square().mean()  # LINE: others
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 0 and step == 1:
-        print("norm", model[0].weight.full_tensor().norm())
+        print("norm", model[0].weight.full_tensor().norm())  # LINE: culprit
 dist.barrier()

@@ -6,5 +6,5 @@ dist.init_process_group("nccl")
 metrics = {"rank": dist.get_rank()}
 if dist.get_rank() == 0:
     everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, metrics)
-dist.barrier()
+    dist.all_gather_object(everybody, metrics)  # LINE: culprit
+dist.barrier()  # LINE: others

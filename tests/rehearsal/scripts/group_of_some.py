@@ -1,9 +1,9 @@
-"""Only the members make their group, but all ranks must."""
+"""Only its members make the group of the data-parallel ranks, but all ranks must."""
 
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
-if dist.get_rank() < 2:
-    half = dist.new_group([0, 1])
-dist.all_reduce(torch.ones(1, device="cuda"))
+if dist.get_rank() in (0, 1, 2):
+    trainers = dist.new_group([0, 1, 2])  # LINE: others
+dist.all_reduce(torch.ones(1, device="cuda"))  # LINE: culprit

@@ -9,5 +9,5 @@ activation = torch.ones(4, device="cuda")
 if 0 < rank < world - 1:
     dist.recv(activation, src=rank - 1)
 if rank < world - 1:
-    dist.send(activation, dst=rank + 1)
-dist.barrier()
+    dist.send(activation, dst=rank + 1)  # LINE: culprit
+dist.barrier()  # LINE: others

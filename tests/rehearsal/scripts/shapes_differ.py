@@ -4,6 +4,8 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
-rows = 8 - 3 * (dist.get_rank() == 3)
+rows = 8
+if dist.get_rank() == 3:
+    rows = 5
 features = torch.ones(rows, 2, device="cuda")
-dist.all_reduce(features)
+dist.all_reduce(features)  # LINE: culprit  # LINE: others
