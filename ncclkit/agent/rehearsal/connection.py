@@ -44,6 +44,10 @@ def is_of_user(file: str) -> bool:
     return not file.startswith(LIBRARIES)
 
 
+BRIEF = 0.002
+"""Seconds in which a rank waits without saying so."""
+
+
 class ScriptAsked:
     """What the script of this rank asked for that it did not get."""
 
@@ -93,10 +97,12 @@ class Connection:
 
     def wait_for(self, pending: PendingCall) -> None:
         """Block until a call is released and has been made."""
-        if not pending.may_go.is_set():
-            self.send_message({"wait": pending.number})
-            # the parent ends us at its deadline, so this wait has one
-            pending.may_go.wait()
+        # mostly the others are there already, and a message is saved
+        if pending.may_go.wait(BRIEF):
+            return
+        self.send_message({"wait": pending.number})
+        # the parent ends us at its deadline, so this wait has one
+        pending.may_go.wait()
 
     def send_message(self, message: dict[str, Any]) -> None:
         """Send one message."""

@@ -5,6 +5,7 @@ Runs under the guard, which ends all of it at the deadline.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import json
@@ -88,7 +89,11 @@ def _load_torch() -> str:
             importlib.import_module(name)
     from .process_group import check_torch
 
-    return check_torch()
+    lacking = check_torch()
+    if not lacking:
+        # what ranks do first is loaded once, as all else
+        importlib.import_module(".cuda_on_cpu", __package__)
+    return lacking
 
 
 def _free_port() -> int:
@@ -149,6 +154,9 @@ class RankServer:
         """Start every rank in a process of its own."""
         parent = os.getpid()
         sys.stdout.flush()
+        # a collection in a rank would copy every page that it looks at
+        gc.collect()
+        gc.freeze()
         for rank in range(self.program.ranks):
             ours, theirs = socket.socketpair()
             pid = os.fork()

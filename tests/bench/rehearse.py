@@ -1,0 +1,117 @@
+"""What a rehearsal costs beside the same script under torchrun over gloo, in the same run.
+
+    python -m tests.bench.rehearse [--ranks 4] [--calls 200] [--many 64]
+
+Printed: seconds of an all_reduce as rank 0 sees it, and seconds until the first one, on both; then
+a rehearsal of many ranks.  CPU seconds stand beside wall time, as the machine may be shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+SCRIPT = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+calls = int(sys.argv[1])
+total = torch.ones(4)
+dist.all_reduce(total)
+began, busy = time.perf_counter(), time.process_time()
+for _ in range(calls):
+    dist.all_reduce(total)
+spent = (time.perf_counter() - began) / calls
+busy = (time.process_time() - busy) / calls
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Linear(64, 1)))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+if dist.get_rank() == 0:
+    print("each", spent, busy, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+DEADLINE = 600
+
+
+class Cost(NamedTuple):
+    """What one run of the script took."""
+
+    wall: float
+    cpu: float
+    each: float
+    """Seconds of an all_reduce."""
+    busy: float
+    """CPU seconds of it, in one rank."""
+
+
+def measured_run(command: list[str], folder: Path) -> Cost:
+    """Run a command to its end; its CPU seconds are those of all its descendants."""
+    before = os.times()
+    began = time.monotonic()
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE)
+    wall = time.monotonic() - began
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    printed = ran.stdout
+    if "rehearse" in command:
+        answer = json.loads(ran.stdout)
+        if answer["kind"] != "agree":
+            raise SystemExit(answer["sentence"])
+        printed = Path(answer["folder"], "launcher.log").read_text()
+    each = re.search(r"each ([\d.e-]+) ([\d.e-]+)", printed)
+    if each is None:
+        raise SystemExit(f"{command} printed no time: {ran.stderr[-2000:]}")
+    return Cost(wall, cpu, float(each[1]), float(each[2]))
+
+
+def main() -> None:
+    """Measure both, and print a table."""
+    parser = argparse.ArgumentParser(description="What a rehearsal costs.")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--many", type=int, default=64)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        script = folder / "train.py"
+        script.write_text(SCRIPT)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        words = [*torchrun, "--nproc-per-node", str(options.ranks), str(script), str(options.calls)]
+        real = measured_run(words, folder)
+        rehearsed = measured_run(rehearsal(script, options.ranks, options.calls), folder)
+        many = measured_run(rehearsal(script, options.many, 3), folder)
+    own = 1000 * (rehearsed.each - real.each)
+    busy = 1000 * (rehearsed.busy - real.busy)
+    print(f"torchrun over gloo, {options.ranks} ranks: {describe(real)}")
+    print(f"rehearsal, {options.ranks} ranks: {describe(rehearsed)}")
+    print(f"the rehearsal's own cost of a call and rank: {own:.2f} ms, {busy:.2f} ms of CPU")
+    print(f"rehearsal, {options.many} ranks: {describe(many)}")
+
+
+def rehearsal(script: Path, ranks: int, calls: int) -> list[str]:
+    """The command that rehearses the script."""
+    own = [sys.executable, "-m", "ncclkit", "rehearse", "--json", "--ranks", str(ranks)]
+    return [*own, "--timeout", str(DEADLINE), "--", sys.executable, str(script), str(calls)]
+
+
+def describe(cost: Cost) -> str:
+    """The figures of a run in words."""
+    return f"{cost.wall:.1f} s, {cost.cpu:.1f} s of CPU, {1000 * cost.each:.2f} ms an all_reduce"
+
+
+if __name__ == "__main__":
+    main()
