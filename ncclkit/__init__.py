@@ -50,6 +50,7 @@ _FORMS = {
     "lab": "lab.views.faulty_run:LabForm",
     "live_test": "views.live:live_test",
     "logs": "views.logs:LogsForm",
+    "rehearse": "views.rehearsal:RehearsalForm",
     "report": "views.report:ReportForm",
     "start": "views.start:StartForm",
     "step": "views.steps:StepForm",

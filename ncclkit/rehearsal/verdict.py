@@ -73,7 +73,7 @@ class Rehearsal:
             return self._agreement()
         if self.kind == "unknown":
             return f"Rehearsal of {self.ranks} ranks: could not tell. {self._reason()}"
-        stands = "; ".join(_stand_words(stand) for stand in self._in_order())
+        stands = "; ".join(_stand_words(stand) for stand in self.stands)
         would = WOULD[self.kind]
         return f"Rehearsal of {self.ranks} ranks: the job {would}. {text.start(stands)}."
 
@@ -81,7 +81,7 @@ class Rehearsal:
         """The sentence, the lines of code below each other, and what to do first."""
         lines = [self.sentence]
         lines += self._lines_of_code()
-        first = self._first_step()
+        first = self.first_step
         if first:
             lines.append(f"First: {first}")
         lines += self.notes
@@ -94,7 +94,7 @@ class Rehearsal:
     def _lines_of_code(self) -> list[str]:
         """Who stands where, one below the other."""
         rows = []
-        for stand in self._in_order():
+        for stand in self.stands:
             if stand.place:
                 named = text.start(text.ranks(stand.ranks))
                 rows.append((named, stand.place, stand.code))
@@ -150,8 +150,9 @@ class Rehearsal:
             return "Ranks communicate from two threads, of which one may free the other."
         return text.start(f"{self.why}.")
 
-    def _in_order(self) -> list[Stand]:
-        """Those at fault first."""
+    @property
+    def stands(self) -> list[Stand]:
+        """Where ranks stand, those at fault first."""
         at_fault = []
         others = []
         for stand in self.ended:
@@ -167,9 +168,10 @@ class Rehearsal:
     def _is_odd(self, stand: Stand) -> bool:
         return any(rank in self.odd for rank in stand.ranks)
 
-    def _first_step(self) -> str:
+    @property
+    def first_step(self) -> str:
         """What to do first, with a command to copy."""
-        stands = self._in_order()
+        stands = self.stands
         if self.status != 1 or not stands:
             return ""
         place = stands[0].place or stands[-1].place
@@ -252,5 +254,7 @@ def _code_at(place: str) -> str:
     file, _, line = place.rpartition(":")
     if not file or not line.isdigit():
         return ""
+    # in a notebook the script is mended between two rehearsals
+    linecache.checkcache(file)
     code = linecache.getline(file, int(line))
     return code.strip()[:LONGEST]

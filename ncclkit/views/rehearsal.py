@@ -1,0 +1,120 @@
+"""The form that rehearses a script, and what came out of it: who stands where, line by line."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit.core import text
+from ncclkit.core.case import Case
+from ncclkit.core.text import split_words
+from ncclkit.rehearsal.example import example_in
+from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
+from ncclkit.rehearsal.verdict import Rehearsal
+from ncclkit.views._answer import MeasuredAnswer
+from ncclkit.views._base import View
+from ncclkit.views._form import Form, complaints, text_field
+from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+
+MARKS = {
+    0: ("✓", "all ranks agree", "checked", "healthy"),
+    1: ("✕", "would go wrong", "proven", "found"),
+    2: ("?", "could not tell", "possible", "unexplained"),
+}
+"""Exit status → symbol and words of the badge, its class, and the colour of the edge."""
+
+
+class RehearsalForm(Form):
+    """The form that rehearses a script on all its ranks.
+
+    ``await form.run()`` does what its Rehearse button does.  `command` is as in a terminal, such as
+    ``python train.py``; without one a small example in the case folder is rehearsed.
+    """
+
+    ASK = "Name the command of the script"
+    BUSY = "The ranks run …"
+    CANCELLED = "Cancelled; all ranks have been ended"
+
+    def __init__(
+        self,
+        case: Case,
+        command: str = "",
+        ranks: int = 4,
+        steps: int = 20,
+        timeout: float = 120.0,
+    ) -> None:
+        self._case = case
+        self._options = RehearsalOptions(ranks, steps, timeout)
+        self.command = text_field("Command", command or _example_of(case), "python train.py")
+        self.ranks = W.BoundedIntText(value=ranks, min=2, max=256, description="Ranks")
+        start = W.Button(description="Rehearse", icon="play", button_style="primary")
+        said = "All ranks of the script run on this machine, and none needs a GPU"
+        super().__init__(said, [self.command, self.ranks], start)
+
+    def asks(self) -> bool:
+        """Whether a command is named."""
+        return bool(self._words())
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """A line that no shell could read."""
+        return complaints({self.command: self._words})
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The rehearsal, and where its ranks stand."""
+        usual = self._options
+        options = RehearsalOptions(int(self.ranks.value), usual.steps, usual.timeout)
+        return self._rehearsed(self._words(), options)
+
+    async def _rehearsed(self, words: Sequence[str], options: RehearsalOptions) -> View:
+        rehearsed = await rehearse_script(self._case, words, options, self.observe)
+        return rehearsal_view(rehearsed)
+
+    def _words(self) -> list[str]:
+        return split_words(self.command.value, self.command.description)
+
+
+def _example_of(case: Case) -> str:
+    """The command of the example, which lies in the folder of the case."""
+    folder = case.path or Path.cwd()
+    return shlex.join([sys.executable, str(example_in(folder))])
+
+
+def rehearsal_view(rehearsed: Rehearsal) -> View:
+    """Whether all ranks agree, and the lines at which they do not, side by side."""
+    symbol, word, mark, edge = MARKS[rehearsed.status]
+    figures = rehearsed.figures
+    numbers = (
+        (str(rehearsed.ranks), "ranks"),
+        (str(figures.get("calls", 0)), "calls that all came to"),
+        (f"{figures.get('seconds', 0.0):.1f} s", "until the verdict"),
+    )
+    answer = MeasuredAnswer(
+        rehearsed.sentence,
+        badge(symbol, word, mark),
+        edge,
+        numbers,
+        rehearsed.notes,
+    )
+    body = join(answer.banner(), _stands_table(rehearsed), _first_step(rehearsed))
+    return View(rehearsed.sentence, body, titled=False)
+
+
+def _stands_table(rehearsed: Rehearsal) -> Markup:
+    rows = []
+    for stand in rehearsed.stands:
+        ranks = text.start(text.ranks(stand.ranks))
+        rows.append([ranks, stand.words, stand.place, code(stand.code)])
+    if not rows or rehearsed.status == 0:
+        return Markup("")
+    return fit(table(["Ranks", "Where they are", "Line", "Its code"], rows))
+
+
+def _first_step(rehearsed: Rehearsal) -> Markup:
+    if not rehearsed.first_step:
+        return Markup("")
+    return el("p", f"First: {rehearsed.first_step}")
