@@ -26,12 +26,12 @@ from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import is_later
 from ncclkit.analysis.trouble import is_of_job, trouble
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes._rehearsed import named_as_rehearsed
 from ncclkit.causes._sources import with_source
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.order import rank_findings
 from ncclkit.causes.recovery import recovered
-from ncclkit.causes.rehearsed import named_as_rehearsed
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.causes.suspicion import names_with_suspects, went_well
 from ncclkit.core import experiment_records, shapes
