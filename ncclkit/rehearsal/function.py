@@ -63,8 +63,11 @@ def _describe_function(
     """Where another process finds a function, and what it is called with."""
     name = getattr(function, "__qualname__", "")
     module = getattr(function, "__module__", "")
-    file = inspect.getsourcefile(function)
-    if "<" in name or not name or not file:
+    # ranks import a script as multiprocessing does, so that it does not start anew
+    if module == "__main__":
+        module = "__mp_main__"
+    file = inspect.getsourcefile(function) or ""
+    if "<" in name or not name or not Path(file).is_file():
         raise NcclkitError(
             f"Every rank imports the function that is rehearsed, so it must stand in a module;"
             f" {name or function!r} does not."

@@ -37,6 +37,12 @@ def test_a_call_is_released_when_all_members_have_come():
         ("op", {}, {"op": "barrier"}),
         ("root", {"op": "broadcast", "root": 0}, {"op": "broadcast", "root": 2}),
         ("dtypes", {"dtypes": ("float32",), "sizes": (4,)}, {"dtypes": ("float64",), "sizes": (4,)}),
+        # another call that also reduces otherwise: a flag where the others have gradients
+        (
+            "reduce",
+            {"reduce": "SUM", "dtypes": ("float32",), "sizes": (17,)},
+            {"reduce": "MIN", "dtypes": ("float32",), "sizes": (1,)},
+        ),
         ("sizes", {"sizes": (4,)}, {"sizes": (8,)}),
         ("splits", {"gives": (4,), "takes": (4, 4, 4, 4)}, {"gives": (5,), "takes": (4, 4, 4, 4)}),
     ],
@@ -217,14 +223,15 @@ def test_groups_that_share_one_rank_have_no_common_order():
     ("field", "usual", "other"),
     [
         ("reduce", {"reduce": "SUM"}, {"reduce": "MAX"}),
-        ("dtypes", {"dtypes": ("float32",), "sizes": (4,)}, {"dtypes": ("int32",), "sizes": (4,)}),
+        ("dtypes", {}, {"dtypes": ("int32",)}),
         ("owner", {"owner": "model 1"}, {"owner": "model 2"}),
     ],
 )
 def test_calls_of_as_many_bytes_differ_silently(field, usual, other):
     coordinator = Coordinator(4)
     for rank in WORLD:
-        ask(coordinator, rank, call(1, **(other if rank == 1 else usual)))
+        fields = {"dtypes": ("float32",), "sizes": (4,), **(other if rank == 1 else usual)}
+        ask(coordinator, rank, call(1, **fields))
     verdict = coordinator.verdict
     assert verdict is not None
     assert (verdict.kind, verdict.field, verdict.ranks) == ("differs", field, (1,))

@@ -76,7 +76,8 @@ def unequal_pair(coordinator: Coordinator) -> None:
 
 def other_reduction(coordinator: Coordinator) -> None:
     for rank in WORLD:
-        ask(coordinator, rank, "all_reduce", reduce="MAX" if rank == 1 else "SUM")
+        reduce = "MAX" if rank == 1 else "SUM"
+        ask(coordinator, rank, "all_reduce", reduce=reduce, dtypes=("float32",), sizes=(4,))
 
 
 def two_orders(coordinator: Coordinator) -> None:

@@ -26,6 +26,17 @@ def test_step(odd):
         dist.barrier()
     dist.all_reduce(torch.ones(4, device="cuda"))
 """
+SCRIPT = """
+import torch.distributed as dist
+import ncclkit
+
+def wait_for_all():
+    dist.init_process_group("gloo")
+    dist.barrier()
+
+if __name__ == "__main__":
+    print(ncclkit.rehearse(wait_for_all, ranks=2).kind)
+"""
 
 
 def test_a_healthy_function_is_called_by_all_ranks():
@@ -46,6 +57,14 @@ def test_a_function_that_no_rank_can_import_is_refused():
         ncclkit.rehearse(lambda: None)
     with pytest.raises(NcclkitError, match="numbers, strings"):
         ncclkit.rehearse(functions.step_of_all, values={"rounds": SCRIPTS})
+
+
+def test_a_function_of_a_script_does_not_start_the_script_anew(tmp_path):
+    script = tmp_path / "check.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (ran.stdout, ran.returncode) == ("agree\n", 0), ran.stderr
 
 
 def test_a_marked_test_runs_on_its_ranks(tmp_path):

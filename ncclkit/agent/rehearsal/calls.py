@@ -115,14 +115,15 @@ def differing_field(calls: Mapping[int, Call]) -> str:
 
 def passes_silently(calls: Mapping[int, Call], field: str) -> bool:
     """Whether a library would let calls pass that differ in this field: it moves bytes."""
-    if field in ("reduce", "owner"):
-        return True
-    if field != "dtypes":
+    if field not in ("reduce", "dtypes", "owner"):
         return False
-    sizes = set()
+    known = set()
     for call in calls.values():
-        sizes.add(_bytes_of(call))
-    return len(sizes) == 1 and None not in sizes
+        known.add((call.op, call.root, _bytes_of(call)))
+    if len(known) > 1:
+        return False
+    _, _, size = known.pop()
+    return size is not None
 
 
 def _bytes_of(call: Call) -> int | None:
