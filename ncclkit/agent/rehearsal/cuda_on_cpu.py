@@ -141,6 +141,11 @@ def _answer_for_gpus(ranks: int) -> None:
     for name, value in answers.items():
         setattr(cuda, name, _constant(value))
     cuda.nccl.version = _constant(NCCL)
+    if hasattr(torch, "accelerator"):
+        # torch asks it for streams of the driver; a torch for CPUs has none, either
+        torch.accelerator.is_available = _constant(False)
+        torch.accelerator.current_accelerator = _constant(None)
+        torch.accelerator.device_count = _constant(0)
 
     def set_device(device: Any) -> None:
         ScriptAsked.for_gpu = True
