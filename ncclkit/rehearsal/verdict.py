@@ -242,6 +242,8 @@ def _fewest_first(stand: Stand) -> tuple[int, tuple[int, ...]]:
 def _short_place(place: str) -> str:
     """A place with its path from here, where it lies below."""
     file, _, line = place.rpartition(":")
+    if not file:
+        return place
     try:
         short = Path(file).resolve().relative_to(Path.cwd())
     except ValueError:

@@ -41,6 +41,7 @@ def run_program(connection: Connection, program: Program) -> Ending:
     process_group.install(connection, program.ranks)
     cuda_on_cpu.install(program.host_ranks)
     _stop_after(connection, program.steps)
+    _tell_hard_exit(connection)
     _forget_ourselves()
     try:
         if program.function is None:
@@ -49,7 +50,7 @@ def run_program(connection: Connection, program: Program) -> Ending:
             _call_function(program.function)
     except SystemExit as error:
         place, _ = error_place(error)
-        return Ending("exited", _exit_words(error), place)
+        return _exit_of("sys.exit", error.code, place)
     except BaseException as error:
         traceback.print_exc()
         place, function = error_place(error)
@@ -103,10 +104,11 @@ def _module_of(name: str, file: str) -> Any:
     return module
 
 
-def _exit_words(error: SystemExit) -> str:
-    if error.code in (None, 0):
-        return "called sys.exit"
-    return "called sys.exit(%r)" % (error.code,)
+def _exit_of(function: str, code: Any, place: str) -> Ending:
+    """The end of a rank that ended itself; a status other than 0 says that it failed."""
+    if code in (None, 0):
+        return Ending("exited", "called %s" % function, place)
+    return Ending("failed", "called %s(%r)" % (function, code), place)
 
 
 def error_place(error: BaseException) -> tuple[str, str]:
@@ -126,6 +128,19 @@ def _forget_ourselves() -> None:
     for name in list(sys.modules):
         if name == "ncclkit" or name.startswith("ncclkit."):
             del sys.modules[name]
+
+
+def _tell_hard_exit(connection: Connection) -> None:
+    """Let this rank say where it calls os._exit, which its own children do, too."""
+    real = os._exit
+    own = os.getpid()
+
+    def leave(status: int) -> None:
+        if os.getpid() != own:
+            real(status)
+        tell_end(connection, _exit_of("os._exit", status, user_place()))
+
+    vars(os)["_exit"] = leave
 
 
 def _stop_after(connection: Connection, steps: int) -> None:
