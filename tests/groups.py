@@ -86,6 +86,7 @@ LONG = (
     "probe/test_probe.py",
     "probe/test_step.py",
     "probe/test_sweep.py",
+    "rehearsal/test_lab.py",
     "rehearsal/test_scripts.py",
     "views/test_attach.py",
     "views/test_job.py",

@@ -5,7 +5,6 @@ What a rank prints goes to FOLDER/SCRIPT.RANK.
 
 import importlib
 import os
-import runpy
 import socket
 import sys
 import traceback
@@ -43,9 +42,12 @@ def _run_script(folder: str, script: str) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     sys.argv = [script]
+    # its groups stay: gloo may hang where it takes them down while other ranks still do
+    names = {"__name__": "__main__", "__file__": script}
     status = 0
     try:
-        runpy.run_path(script, run_name="__main__")
+        with open(script) as source:
+            exec(compile(source.read(), script, "exec"), names)
     except BaseException:
         traceback.print_exc()
         status = 1

@@ -6,6 +6,8 @@ import pytest
 
 from tests.rehearsal.rehearsed import (
     RANKS,
+    SCRIPTS,
+    lines_of,
     marked_line,
     places_of,
     printed,
@@ -31,6 +33,7 @@ FAULTS = {
     "gan_order.py": ("mismatch", [2]),
     "gather_object_rank0.py": ("mismatch", [0]),
     "group_of_some.py": ("deadlock", [3]),
+    "hard_exit.py": ("left", [2]),
     # of a send without its recv both ends are named
     "halo_exchange.py": ("deadlock", [0, 3]),
     "join_own_all_reduce.py": ("mismatch", [3]),
@@ -157,6 +160,13 @@ def test_a_script_for_gloo_is_not_said_to_be_one_for_gpus(tmp_path):
 def test_a_script_is_stopped_after_its_steps(tmp_path):
     answer = rehearse(tmp_path, "ddp_short.py", "--steps", "2")
     assert answer["exit"] == 0 and "after 2 steps of the optimizer" in answer["sentence"]
+
+
+def test_a_script_that_only_prints_its_usage_does_not_agree(tmp_path):
+    answer = rehearse(tmp_path, "bad_arguments.py")
+    assert (answer["exit"], answer["kind"]) == (2, "unknown"), answer["sentence"]
+    line = lines_of("bad_arguments.py", "parse_args")[0]
+    assert f"called sys.exit(2) at {SCRIPTS / 'bad_arguments.py'}:{line}" in answer["sentence"]
 
 
 def test_a_slow_rank_at_the_deadline_proves_nothing(tmp_path):
