@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/bench/rehearse_alarms.py 100
 
-Prints a line for each run that was not told to agree, and last one JSON line: runs, alarms (told
-to hang), runs of which nothing could be told, and seconds.
+Prints a line for each run, and last one JSON line: runs, alarms (told to hang), runs of which
+nothing could be told, and seconds.
 """
 
 import argparse
@@ -42,8 +42,7 @@ def main(runs: int) -> int:
                 answer = rehearse(Path(folder), script)
             alarms += answer["exit"] == 1
             unknown += answer["exit"] == 2
-            if answer["exit"]:
-                print(script, answer["sentence"], flush=True)
+            print(run + 1, script, answer["sentence"], flush=True)
     seconds = round(time.monotonic() - began)
     figures = {"runs": runs, "alarms": alarms, "unknown": unknown, "seconds": seconds}
     print(json.dumps(figures))

@@ -11,12 +11,15 @@ import traceback
 
 from torch.distributed import TCPStore
 
+from ncclkit.agent.run import processes
+
 WARM = ("torch.nn.parallel.distributed", "torch._dynamo", "torch.distributed.fsdp")
 """What most scripts import: loaded once, before the forks."""
 
 
 def main(folder: str, scripts: list[str]) -> None:
     """Run each script in a fork of this rank, with a store of its own."""
+    processes.die_with_parent()
     for name in WARM:
         importlib.import_module(name)
     ranks = int(os.environ["WORLD_SIZE"])
@@ -30,6 +33,7 @@ def main(folder: str, scripts: list[str]) -> None:
         port = ports.get(script).decode()
         pid = os.fork()
         if pid == 0:
+            processes.die_with_parent()
             os.environ.update(MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
             _run_script(folder, script)
         os.waitpid(pid, 0)

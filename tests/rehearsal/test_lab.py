@@ -4,6 +4,7 @@ import pytest
 
 from tests.rehearsal.rehearsed import rehearse_words
 
+pytestmark = pytest.mark.timeout(300)
 LEAVES = "crash_handler.run_rank("
 FAULTS = {
     "uneven_data": ("train", "left", [2], LEAVES, "loss.backward()"),

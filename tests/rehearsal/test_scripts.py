@@ -1,10 +1,11 @@
 """Scripts as users write them: each fault is named with its ranks and lines, and nobody else."""
 
-import importlib.util
+import subprocess
 
 import pytest
 
 from tests.rehearsal.rehearsed import (
+    PYTHON,
     RANKS,
     SCRIPTS,
     lines_of,
@@ -15,6 +16,7 @@ from tests.rehearsal.rehearsed import (
     rehearse,
 )
 
+pytestmark = pytest.mark.timeout(300)
 FAULTS = {
     "barrier_rank0.py": ("mismatch", [0]),
     "broadcast_sources.py": ("mismatch", [3]),
@@ -111,7 +113,8 @@ def test_a_fault_in_a_script_of_a_library_is_named(tmp_path, script):
 
 def skip_without(library):
     """Skip where a library is not installed; importing it here would cost seconds."""
-    if importlib.util.find_spec(library) is None:
+    search = f"import importlib.util as u, sys; sys.exit(not u.find_spec({library!r}))"
+    if subprocess.run([PYTHON, "-c", search]).returncode:
         pytest.skip(f"{library} is not installed")
 
 
