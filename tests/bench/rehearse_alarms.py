@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def main(runs: int) -> int:
 
 
 @contextmanager
-def busy_loops(number: int):
+def busy_loops(number: int) -> Iterator[None]:
     """Keep so many processors busy."""
     loops = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(number)]
     try:
