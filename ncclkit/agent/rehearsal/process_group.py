@@ -167,6 +167,10 @@ class AskingGroup(dist.ProcessGroup):
         """Where its tensors may lie: asynchronous checkpoints need a group for the CPU."""
         return [torch.device("cpu")]
 
+    def _get_backend(self, device: torch.device) -> AskingGroup:
+        """Itself: torch 2.14 asks it whether sends of a batch may be made as one."""
+        return self
+
     def size(self) -> int:
         """How many members it has."""
         return int(self.inner.size())
