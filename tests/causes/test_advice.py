@@ -170,6 +170,25 @@ FORKED = (
     "(VllmWorkerProcess pid=13359) ERROR RuntimeError: Cannot re-initialize CUDA in forked"
     " subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method\n"
 )
+RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "fit.py", line 3, in main\n    run()\n'
+    "ValueError: The model has code of its own. {}.\n"
+)
+LOST_FILE = (
+    "Traceback (most recent call last):\n"
+    '  File "fit.py", line 3, in main\n    run()\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/index.npy'\n"
+)
+INDEX = (
+    "../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectLargeIndex: block: [3,0,0], thread:"
+    " [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    "RuntimeError: CUDA error: device-side assert triggered\n"
+)
+NO_CARD = (
+    "n1:12:13 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No"
+    " data available\n"
+)
 TUNNEL = (
     "w:97:221 [0] NCCL INFO Bootstrap : Using [0]tun0:fe80::e866%tun0<0> [1]veth0:10.1.2.3<0>\n"
     "w:97:221 [0] NCCL WARN Connect to fe80::745d%tun0<46681> failed : Connection timed out\n"
@@ -217,6 +236,11 @@ HARDWARE = (
         (FULL, "gpu_oom", "--gpu-memory-utilization", "\0"),
         (SYMBOL, "version_mismatch", "find one NCCL only", "\0"),
         (FORKED, "fork_or_init_order", "vLLM start its workers by spawn", "\0"),
+        (RAISED.format("Please pass remote=True to load it"), "rank_exception", "pass remote", "\0"),
+        (RAISED.format("Please report this issue"), "rank_exception", "Fix the error", "Do what"),
+        (LOST_FILE, "rank_exception", "all hosts share", "\0"),
+        (INDEX, "cuda_error", "index that is out of range", "\0"),
+        (NO_CARD, "net_plugin", "see the cards", "\0"),
     ],
 )
 def test_the_first_remedy_is_that_of_the_variant(
