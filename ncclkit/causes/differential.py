@@ -24,10 +24,10 @@ from ncclkit.causes.contexts import contexts_of
 from ncclkit.causes.looks import all_questions, cause_looks
 from ncclkit.causes.looks.record import Look
 from ncclkit.causes.ranking import Voices, log_resemblance, ranked_causes
-from ncclkit.causes.resemblance import SETTLED, Text, abnormal
+from ncclkit.causes.resemblance import DOUBT, SETTLED, Text, abnormal
 from ncclkit.causes.symptoms import Seen, symptoms, symptoms_in
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, Evidence
 from ncclkit.evidence.logs import ANSWER_KIND
 
 FILE = Path(__file__).with_name("settled.json")
@@ -292,11 +292,15 @@ def features_of(case: Case) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
 
 
 def differential(
-    case: Case, text: Text, possible: Sequence[str], cleared: Collection[str]
+    case: Case,
+    text: Text,
+    possible: Sequence[str],
+    cleared: Mapping[str, Sequence[Evidence]],
 ) -> Differential:
     """The causes in the order in which such symptoms usually have them.
 
-    `possible` are causes that rules call possible, best first; `cleared` those that rules rule out.
+    `possible` are causes that rules call possible, best first; `cleared` those that rules rule out,
+    and by which evidence: they are left out unless in doubt.
     """
     seen, contexts = features_of(case)
     voices = voices_of(seen, contexts, text, possible, cleared)
@@ -339,14 +343,16 @@ def voices_of(
     contexts: Collection[str],
     text: Text,
     possible: Sequence[str],
-    cleared: Collection[str],
+    cleared: Mapping[str, Sequence[Evidence]],
 ) -> dict[str, Voices]:
     """What each voice says of every cause that is not out of the question."""
     table = settled_table()
     shows = {*(one.symptom for one in seen), *contexts}
+    ruled_out = cleared.keys() - doubted_causes(text, cleared)
     voices = {}
     for cause in cause_looks():
-        if cause in SETTLED and cause in cleared:
+        # what a rule has read and cleared is not brought back by counts
+        if cause in ruled_out:
             continue
         place = 0
         if cause in possible:
@@ -363,6 +369,22 @@ def voices_of(
             cleared=float(cause in cleared),
         )
     return voices
+
+
+def doubted_causes(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
+    """Cleared causes that a text resembles all the same.
+
+    It does so by an error that no rule has read.
+    """
+    doubted = set()
+    for cause, read in cleared.items():
+        # a rule may have cleared a cause by lines that are not all there is
+        if text.shares[cause] < DOUBT or cause in SETTLED:
+            continue
+        _, _, event = text.heaviest(cause, 1)[0]
+        if event.kind == "log.error" and event not in read:
+            doubted.add(cause)
+    return doubted
 
 
 def _stated_ratio(cause: str, shows: Iterable[str]) -> float:

@@ -53,6 +53,8 @@ ENOUGH = 4
 """Words that the lines of a failure must have together."""
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
+DOUBT = 0.1
+"""Share from which on a cause is named although rules have cleared it."""
 SETTLED = ("p2p_broken",)
 """Causes that are out of the question where their rule clears them.
 

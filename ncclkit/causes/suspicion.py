@@ -51,7 +51,10 @@ def names_with_suspects(
     if went_well(case):
         return findings, None
     known = {finding.cause: finding for finding in findings}
-    cleared = {verdict.cause for verdict in verdicts if verdict.verdict == "clear"}
+    cleared = {}
+    for verdict in verdicts:
+        if verdict.verdict == "clear":
+            cleared[verdict.cause] = verdict.evidence
     firm = [finding for finding in findings if STRENGTHS[finding.strength] > 1]
     # a rule that is sure needs no suspects, and naming them for a sound job would accuse every
     # healthy excerpt
