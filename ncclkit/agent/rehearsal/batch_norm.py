@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import _functions
 
 
-def install() -> None:
+def map_batch_norm() -> None:
     """Let SyncBatchNorm, and DDP around it, take tensors of a CPU."""
     for kernel in KERNELS:
         setattr(torch, kernel.__name__, kernel)

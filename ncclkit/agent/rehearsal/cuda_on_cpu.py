@@ -104,12 +104,12 @@ class _Event(_Stream):
         return 1.0
 
 
-def install(ranks: int) -> None:
+def map_gpus(ranks: int) -> None:
     """Map GPUs to the CPU; ranks: how many GPUs the host says to have."""
     _answer_for_gpus(ranks)
     _map_modules()
     _map_autocast()
-    batch_norm.install()
+    batch_norm.map_batch_norm()
     _CpuInPlaceOfCuda().__enter__()
 
 

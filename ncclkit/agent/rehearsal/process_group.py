@@ -677,7 +677,7 @@ def _sum_in_place_of_average(opts: Any) -> bool:
 # ---------------------------------------------------------------- the script's own calls
 
 
-def install(connection: Connection, world: int) -> None:
+def install_groups(connection: Connection, world: int) -> None:
     """From now on whatever group the script makes asks the coordinator."""
     RankState.connection, RankState.world = connection, world
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
