@@ -185,10 +185,14 @@ class NetworkPath:
         facts = []
         if self.rendezvous:
             facts = [f"port {self.port} {ends(self.rendezvous)}"]
-        facts += [f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}"] if self.nccl else []
-        facts += [f"{self.bandwidth:.3g} GB/s"] if self.bandwidth is not None else []
-        facts += [f"{percent(self.resent, 1)} of its packets sent again"] if self.resent else []
-        facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
+        if self.nccl:
+            facts.append(f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}")
+        if self.bandwidth is not None:
+            facts.append(f"{self.bandwidth:.3g} GB/s")
+        if self.resent:
+            facts.append(f"{percent(self.resent, 1)} of its packets sent again")
+        if self.latency is not None:
+            facts.append(f"{self.latency:.3g} µs")
         facts += (
             [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"]
             if self.mtu and self.mtu_own
