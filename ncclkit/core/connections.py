@@ -193,11 +193,8 @@ class NetworkPath:
             facts.append(f"{percent(self.resent, 1)} of its packets sent again")
         if self.latency is not None:
             facts.append(f"{self.latency:.3g} µs")
-        facts += (
-            [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"]
-            if self.mtu and self.mtu_own
-            else []
-        )
+        if self.mtu and self.mtu_own:
+            facts.append(f"packets of {self.mtu:g} of {self.mtu_own:g} bytes")
         if self.offset is not None and self.offset_error is not None:
             times, unit = (1, "s") if abs(self.offset) >= 1 else (1e3, "ms")
             facts += [f"clock {times * self.offset:+.3g} ± {times * self.offset_error:.2g} {unit}"]

@@ -58,11 +58,17 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
         "torch": _joined_values([phase.torch for phase in phases]),
         "cuda": _joined_values([one.cuda for one in versions]),
         "transports": dict(sorted(Counter(via for _, _, via in pairs).items())),
-        "network": _joined_values(
-            [event.data.name for event in events if event.kind == "nccl.network"]
-        ),
+        "network": _joined_values(_network_names(events)),
         "silent": silent,
     }
+
+
+def _network_names(events: Sequence[Event]) -> list[Any]:
+    names = []
+    for event in events:
+        if event.kind == "nccl.network":
+            names.append(event.data.name)
+    return names
 
 
 def _size_of_job(events: Sequence[Event]) -> int | None:
