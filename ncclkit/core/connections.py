@@ -209,8 +209,8 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
     found: dict[str, HostNetwork] = {}
     for event in events:
         if event.kind == "connect.host":
-            for row in [host(event)]:
-                found[row.name] = row
+            row = host(event)
+            found[row.name] = row
     return found
 
 

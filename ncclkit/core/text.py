@@ -182,7 +182,11 @@ def format_number(value: float) -> str:
     """Three significant digits without an exponent: ``0.0123``, ``1.90``, ``12.3``, ``1,234``."""
     if value != 0 and abs(value) < 1:
         return f"{value:.{min(2 - math.floor(math.log10(abs(value))), 9)}f}"
-    return f"{value:,.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+    if abs(value) < 10:
+        return f"{value:,.2f}"
+    if abs(value) < 100:
+        return f"{value:,.1f}"
+    return f"{value:,.0f}"
 
 
 def format_bytes(count: float) -> str:
