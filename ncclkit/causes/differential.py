@@ -201,7 +201,7 @@ class Differential:
         for one in self.suspects:
             if one in best or one.cause in possible:
                 named_suspects.append(one)
-        return named_suspects
+        return _with_rule_among(FEWEST, named_suspects, possible)
 
     @property
     def question(self) -> Look | None:
@@ -219,6 +219,21 @@ class Differential:
     def _is_decided(self) -> bool:
         first = self.suspects[0]
         return first.share >= CLEAR_LEAD and self.answers.get(first.cause) == "yes"
+
+
+def _with_rule_among(
+    places: int, named: Sequence[Suspect], possible: Collection[str]
+) -> list[Suspect]:
+    """The suspects, with the best that a rule calls possible no lower than on the last of places.
+
+    The rule has read the very lines; the others go by what such texts usually are.
+    """
+    ordered = list(named)
+    by_rule = [one for one in named if one.cause in possible]
+    if by_rule and by_rule[0] not in ordered[:places]:
+        ordered.remove(by_rule[0])
+        ordered.insert(places - 1, by_rule[0])
+    return ordered
 
 
 class Table:
@@ -357,11 +372,13 @@ def voices_of(
         place = 0
         if cause in possible:
             place = possible.index(cause)
+        share = text.shares.get(cause, 0.0)
+        named_on_page = _reason_on_page(cause, seen) != ""
         voices[cause] = Voices(
-            resembled=log_resemblance(text.shares.get(cause, 0.0)),
+            resembled=log_resemblance(share),
             counted=table.log_odds(cause, shows),
             usual=table.log_prior(cause),
-            on_page=float(_reason_on_page(cause, seen) != ""),
+            on_page=float(named_on_page),
             stated=_stated_ratio(cause, shows),
             excluded=_exclusions(cause, shows),
             possible=float(cause in possible),

@@ -84,7 +84,7 @@ def ranked_causes(voices: Mapping[str, Voices]) -> Ranked:
     added: dict[str, dict[str, float]] = {}
     for cause, said in voices.items():
         added[cause] = _weighed_voices(said, weights)
-    odds = {}
+    odds: dict[str, float] = {}
     for cause, parts in added.items():
         odds[cause] = sum(parts.values())
     return Ranked(odds, _reasons(added))
@@ -109,7 +109,10 @@ def _reasons(added: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, .
             if lift >= TOLD:
                 lifts.append((lift, reason))
         lifts.sort(reverse=True)
-        reasons[cause] = tuple(reason for _, reason in lifts)
+        told = []
+        for _, reason in lifts:
+            told.append(reason)
+        reasons[cause] = tuple(told)
     return reasons
 
 

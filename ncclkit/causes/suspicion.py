@@ -82,8 +82,15 @@ def names_with_suspects(
         return findings, suspects  # for who asks: nothing here says that anything failed
     named = []
     for one in suspects.named(known):
-        by_rule = known.get(one.cause)
-        named.append(suspect_finding(one, suspects, by_rule, case, text, against.lines))
+        finding = suspect_finding(
+            one,
+            suspects,
+            known.get(one.cause),
+            case,
+            text,
+            against.lines,
+        )
+        named.append(finding)
     return named, suspects
 
 
@@ -92,7 +99,19 @@ def _is_mere_sign(firm: Sequence[Finding]) -> bool:
     for finding in firm:
         if finding.cause not in MERE_SIGNS or finding.strength != "likely":
             return False
+        # NameError and its like are of the program alone
+        if any(event.data.type in PROGRAM for event in _raised_in(finding)):
+            return False
     return True
+
+
+def _raised_in(finding: Finding) -> list[Event]:
+    """The exceptions that a finding rests on."""
+    raised = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event) and piece.kind == "python.exception":
+            raised.append(piece)
+    return raised
 
 
 def went_well(case: Case) -> bool:
@@ -143,11 +162,7 @@ def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
 
     It is one where all lines together clearly resemble another cause.
     """
-    raised = [
-        piece
-        for piece in finding.evidence
-        if isinstance(piece, Event) and piece.kind == "python.exception"
-    ]
+    raised = _raised_in(finding)
     # NameError and its like are of the program alone, whatever the text resembles
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if (

@@ -119,10 +119,10 @@ def test_what_a_sentence_repeats_of_a_log_is_marked(tmp_path: Path, what: str) -
     trace = f'Traceback (most recent call last):\n  File "train.py", line 3, in {ORDER}\n    run()\n'
     log.write_text(f"{trace}{PLACES[what]}\n")
     told = asked(tmp_path, lambda client: client.call_tool("diagnose", {"paths": ["train.log"]})).structured_content
-    (finding,) = told["findings"]
+    finding = told["findings"][0]
     assert finding["cause"] == "rank_exception" and "<untrusted-log-text>" in finding["say"]
     assert "<untrusted-log-text>" in finding["advice"][0]["do"]
-    shown = json.dumps([finding, told["errors"]], ensure_ascii=False)
+    shown = json.dumps([told["findings"], told["errors"]], ensure_ascii=False)
     assert shown.count("<untrusted-log-text>") == shown.count("</untrusted-log-text>")
     unmarked = FENCED.sub("", shown)
     assert not re.search("IGNORE.ALL|rm -rf|this too|忽略|之前", unmarked)
