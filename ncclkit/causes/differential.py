@@ -49,6 +49,11 @@ FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
 
 Each further one must have at least that share.
 """
+ANSWERED = 1.5
+"""Weight of an answer: who gave it has looked at the machine, and the others go by the text.
+
+Of 81 posted failures 60 and 62 are first after three questions, without it 56 and 60.
+"""
 CLEAR_LEAD = 0.75
 """Share of a suspect whose look was answered by yes from which no further question is asked."""
 
@@ -474,9 +479,9 @@ def answer_adds(look: Look, answer: Answer, cause: str) -> float:
     """What an answer adds to the odds of a cause."""
     chance = look.chance(cause)
     if answer == "yes":
-        return math.log(chance)
+        return ANSWERED * math.log(chance)
     if answer == "no":
-        return math.log(1 - chance)
+        return ANSWERED * math.log(1 - chance)
     return 0.0
 
 
