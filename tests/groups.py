@@ -55,6 +55,7 @@ LONG = (
     "causes/test_differential.py",
     "causes/test_exam.py",
     "causes/test_first_step.py",
+    "causes/test_ranking.py",
     "causes/test_resemblance.py",
     "causes/test_sizes.py",
     "cli/test_exam.py",

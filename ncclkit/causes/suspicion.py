@@ -5,24 +5,20 @@ They are only where a line says failure or complaint, and no rule is sure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ncclkit.analysis.complaints import is_short_of_target
-from ncclkit.analysis.outcome import (
-    outcome,
-)
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.trouble import Trouble, trouble
 from ncclkit.causes import resemblance
-from ncclkit.causes.differential import Differential, differential
+from ncclkit.causes.differential import Differential, Suspect, differential
 from ncclkit.causes.order import STRENGTHS
 from ncclkit.causes.recovery import OWN
 from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import (
-    AttachRank,
-)
-from ncclkit.core.model import Event, Finding
+from ncclkit.core.kinds import AttachRank
+from ncclkit.core.model import Event, Evidence, Finding
 
 PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
 """Errors that hardly any library uses to report what the system refused."""
@@ -50,48 +46,81 @@ def names_with_suspects(
     findings = [_messenger(finding, text) for finding in findings]
     if went_well(case):
         return findings, None
-    known = {finding.cause: finding for finding in findings}
-    cleared = {}
-    for verdict in verdicts:
-        if verdict.verdict == "clear":
-            cleared[verdict.cause] = verdict.evidence
     firm = [finding for finding in findings if STRENGTHS[finding.strength] > 1]
     # a rule that is sure needs no suspects, and naming them for a sound job would accuse every
     # healthy excerpt
     if firm and not _is_mere_sign(firm):
         return findings, None
-    suspects = differential(case, text, list(known), cleared)
+    # groups of ranks that were tried one after the other tell more than any wording
+    if any(map(_rests_on_stages, findings)):
+        return findings, None
+    known, risks = _split_risks(findings)
+    suspects = differential(case, text, list(known), _cleared_by_lines(verdicts))
+    listed = _Suspects(suspects, case, text, against.lines)
     if firm:
-        others = [one for one in suspects.suspects if one.cause not in known]
-        below = []
-        for one in others[:BELOW_SIGN]:
-            finding = suspect_finding(
-                one,
-                suspects,
-                None,
-                case,
-                text,
-                against.lines,
-            )
-            below.append(finding)
-        return [*findings, *below], None
+        return [*findings, *listed.first_others({*known, *risks}, BELOW_SIGN)], None
     # who answers a question about a job says that something is wrong with it
     is_asked = bool(suspects.answers)
-    is_failure = against and (known or _names_suspects(case, text, against, suspects))
+    is_failure = against and (findings or _names_suspects(case, text, against, suspects))
     if not is_asked and not is_failure:
         return findings, suspects  # for who asks: nothing here says that anything failed
-    named = []
-    for one in suspects.named(known):
-        finding = suspect_finding(
-            one,
-            suspects,
-            known.get(one.cause),
-            case,
-            text,
-            against.lines,
-        )
-        named.append(finding)
-    return named, suspects
+    return [*listed.all_named(known, risks), *risks.values()], suspects
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspects:
+    """The suspects of a text, before they are findings."""
+
+    suspects: Differential
+    case: Case
+    text: resemblance.Text
+    signs: Sequence[Event]
+
+    def first_others(self, causes: Collection[str], most: int) -> list[Finding]:
+        """The first suspects that are none of these causes."""
+        found: list[Finding] = []
+        for suspect in self.suspects.suspects:
+            if suspect.cause not in causes and len(found) < most:
+                found.append(self._finding(suspect, None))
+        return found
+
+    def all_named(
+        self, known: Mapping[str, Finding], risks: Collection[str]
+    ) -> list[Finding]:
+        """The suspects that are named, with what rules say of them; risks stand elsewhere."""
+        found = []
+        for suspect in self.suspects.named(known):
+            if suspect.cause not in risks:
+                found.append(self._finding(suspect, known.get(suspect.cause)))
+        return found
+
+    def _finding(self, suspect: Suspect, by_rule: Finding | None) -> Finding:
+        return suspect_finding(suspect, self.suspects, by_rule, self.case, self.text, self.signs)
+
+
+def _split_risks(findings: Iterable[Finding]) -> tuple[dict[str, Finding], dict[str, Finding]]:
+    """Findings by their cause: those that rest on lines, and what facts of hosts alone say.
+
+    The latter are risks, and are not lifted above what the job's own lines show.
+    """
+    known = {}
+    risks = {}
+    for finding in findings:
+        if _events_of(finding):
+            known[finding.cause] = finding
+        else:
+            risks[finding.cause] = finding
+    return known, risks
+
+
+def _cleared_by_lines(verdicts: Iterable[Finding]) -> dict[str, Sequence[Evidence]]:
+    """Causes that rules rule out, and by which evidence."""
+    cleared: dict[str, Sequence[Evidence]] = {}
+    for verdict in verdicts:
+        # facts alone may be of hosts that the job never used
+        if verdict.verdict == "clear" and _events_of(verdict):
+            cleared[verdict.cause] = verdict.evidence
+    return cleared
 
 
 def _is_mere_sign(firm: Sequence[Finding]) -> bool:
@@ -105,13 +134,27 @@ def _is_mere_sign(firm: Sequence[Finding]) -> bool:
     return True
 
 
+def _rests_on_stages(finding: Finding) -> bool:
+    """Whether a finding rests on the groups of a staged live test of ours."""
+    return any(event.kind.startswith("stage.") for event in _events_of(finding))
+
+
 def _raised_in(finding: Finding) -> list[Event]:
     """The exceptions that a finding rests on."""
     raised = []
-    for piece in finding.evidence:
-        if isinstance(piece, Event) and piece.kind == "python.exception":
-            raised.append(piece)
+    for event in _events_of(finding):
+        if event.kind == "python.exception":
+            raised.append(event)
     return raised
+
+
+def _events_of(finding: Finding) -> list[Event]:
+    """The evidence of a finding that is no fact of a host."""
+    events = []
+    for piece in finding.evidence:
+        if isinstance(piece, Event):
+            events.append(piece)
+    return events
 
 
 def went_well(case: Case) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.case import RUN, TEST, Case
 
 UNPRINTABLE = re.compile(r"[^ -~]")
@@ -53,7 +54,7 @@ def _moment(folder: Path) -> str:
 def is_numbered(folder: Path) -> bool:
     """Whether this is the folder of a run of a case, such as ``5-all_reduce``."""
     number = folder.name.partition("-")[0]
-    return folder.is_dir() and number.isdecimal()
+    return folder.is_dir() and is_whole(number)
 
 
 def runs_with_events(case: Case, *kinds: str) -> list[Path]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.agent.rehearsal.coordinator import STATUS
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
@@ -254,7 +255,7 @@ def _short_place(place: str) -> str:
 def _code_at(place: str) -> str:
     """The line of the program at file:line; empty where it cannot be read."""
     file, _, line = place.rpartition(":")
-    if not file or not line.isdigit():
+    if not file or not is_whole(line):
         return ""
     # in a notebook the script is mended between two rehearsals
     linecache.checkcache(file)

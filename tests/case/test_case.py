@@ -188,7 +188,7 @@ def test_a_new_case_where_others_may_write_is_its_users_alone(place: int, made: 
     finally:
         os.umask(before)
     assert (tmp_path / "place" / "case").stat().st_mode & 0o777 == made
-    assert case.exposed() == ""
+    assert case.warning_of_other_writers() == ""
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ class RehearseVerb(Verb):
         parser.add_argument(
             "--ranks",
             type=NumberRange(2, 256),
-            default=usual.ranks,
             help="how many (default: those of torchrun, else 4)",
         )
         parser.add_argument(
@@ -46,7 +45,7 @@ class RehearseVerb(Verb):
         parser.add_argument(
             "--timeout",
             type=NumberRange(1, 86_400),
-            default=usual.timeout,
+            default=int(usual.timeout),
             help="seconds for all of it (default 120); a rank that runs longer proves nothing",
         )
         add_case(parser)
@@ -55,7 +54,7 @@ class RehearseVerb(Verb):
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
         case = open_case(options.case)
-        asked = RehearsalOptions(int(options.ranks), int(options.steps), options.timeout)
+        asked = RehearsalOptions(int(options.ranks or 0), int(options.steps), options.timeout)
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
             def note_problem(record: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ncclkit.agent import redact
+from ncclkit.agent.digits import is_whole
 from ncclkit.core import text
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import clip
@@ -338,7 +339,7 @@ def _exception_event(rank: int, ending: RehearsedEnding, line: str, path: str) -
     kind, _, message = ending.say.partition(": ")
     file, _, number = ending.place.rpartition(":")
     frames = []
-    if number.isdigit():
+    if is_whole(number):
         frames.append({"file": file, "line": int(number), "func": ending.function})
     data = {"type": kind, "message": message, "frames": frames, "until": 0}
     return Event("python.exception", clip(line), path, 0, rank=rank, data=data)
