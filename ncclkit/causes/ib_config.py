@@ -183,6 +183,9 @@ def _first_packets(case: Case) -> Finding | None:
     ranks = ranks_in(early)
     hosts = name_hosts(early)
     advice = _advice(bool(gid), memory, _rdma_ports(case))
+    if _is_native(case) and not gid and not memory:
+        # its ports have addresses of their own, and no table to choose from
+        advice = (NATIVE_PORTS, *advice[1:])
     say = f"{who_are(ranks, early[0].host)}: {what}."
     return found(
         ID,
@@ -194,6 +197,14 @@ def _first_packets(case: Case) -> Finding | None:
         advice=advice,
         next=experiment(case),
     )
+
+
+def _is_native(case: Case) -> bool:
+    """Whether all ports that NCCL lists are of InfiniBand itself, and none of RoCE."""
+    layers = set()
+    for devices, _ in rdma_devices(case).values():
+        layers |= link_layers(devices)
+    return layers == {"IB"}
 
 
 def _different_ports(case: Case) -> Finding | None:
@@ -412,4 +423,13 @@ CHECK = Preflight(
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,
 )
-REMEDIES = (*_advice(True, False, ()), *_advice(False, True, ()), SAME_PORTS)
+NATIVE_PORTS = Advice(
+    "Test the fabric itself between these two hosts: each port Active, one subnet manager, one"
+    " partition key (ib_write_bw of perftest between them must pass); then repair or leave out the"
+    " card that fails (NCCL_IB_HCA with ^).",
+    command="ibstat; ibv_devinfo",
+    why="A port of InfiniBand itself has no table of addresses to choose from, unlike one of RoCE.",
+    check="The pair test over this card passes.",
+    risk="Leaving out a card lowers the bandwidth.",
+)
+REMEDIES = (*_advice(True, False, ()), *_advice(False, True, ()), SAME_PORTS, NATIVE_PORTS)

@@ -181,14 +181,25 @@ def _port_number(value: object, text: str) -> int | None:
     return None
 
 
+RENDEZVOUS = 29400
+"""The port at which torchrun's own rendezvous listens unless told otherwise."""
+
+
 def _advice(port: int | None, case: Case) -> tuple[Advice, ...]:
     asked = "ss -ltnp"
     if port:
         asked = f"ss -ltnp 'sport = :{port}'"
+    option = options_of(case).port
+    if port == RENDEZVOUS:
+        option = (
+            "`--rdzv-endpoint` of torchrun, which MASTER_PORT does not move (`--standalone` takes"
+            " a free one on a single host)"
+        )
     return (
         Advice(
             "See which process holds the port: end it if it is a left-over of your own, else give"
-            f" this job another port: {options_of(case).port}.",
+            f" this job another port: {option}. A program that writes its port into its own code"
+            " has to be changed there.",
             command=asked,
             why="Two jobs on one machine must not share the number, and a killed launcher can"
             " leave rank 0 alive.",
