@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
 rank = dist.get_rank()
 weights = torch.full((4,), float(rank), device="cuda")
 if rank == 3:

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
 data = dist.new_group([0, 1, 2, 3])
 model = dist.new_group([0, 1, 2, 3])
 value = torch.ones(4, device="cuda")

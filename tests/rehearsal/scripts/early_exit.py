@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
 loss = torch.ones(1, device="cuda")
 for epoch in range(3):
     dist.all_reduce(loss)  # LINE: others

@@ -7,7 +7,10 @@ from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel
 on_gpu = torch.cuda.is_available()
 dist.init_process_group("nccl" if on_gpu else "gloo")
 rank = dist.get_rank()
-device = torch.device("cuda" if on_gpu else "cpu")
+device = torch.device("cpu")
+if on_gpu:
+    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank)
 torch.manual_seed(0)
 layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 model = FullyShardedDataParallel(layers.to(device), device_id=device)

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
 rank, world = dist.get_rank(), dist.get_world_size()
 activation = torch.ones(4, device="cuda")
 if 0 < rank < world - 1:

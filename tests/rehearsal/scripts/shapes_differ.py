@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
 rows = 8
 if dist.get_rank() == 3:
     rows = 5
