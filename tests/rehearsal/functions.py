@@ -1,5 +1,10 @@
 """Functions that ranks call, of `test_function.py`."""
 
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -51,3 +56,44 @@ def make_group_of_some(local: bool) -> None:
     if dist.get_rank() == 0:
         dist.new_group([0], use_local_synchronization=local)
     dist.barrier()
+
+
+def save_in_thread(stays: str, crossed: bool) -> None:
+    """A thread saves and then `stays` for more; with `crossed` rank 1 goes on in another group."""
+    dist.init_process_group("gloo")
+    groups = [dist.new_group(), dist.new_group()]
+    saving = dist.new_group()
+    if stays == "executor":
+        ThreadPoolExecutor(1).submit(dist.barrier, saving).result()
+    else:
+        _save_from_queue(saving)
+    if crossed and dist.get_rank() == 1:
+        groups.reverse()
+    for group in groups:
+        dist.barrier(group)
+
+
+def _save_from_queue(group: dist.ProcessGroup) -> None:
+    tasks: queue.Queue[dist.ProcessGroup] = queue.Queue()
+
+    def save_each() -> None:
+        while True:
+            dist.barrier(tasks.get())
+            tasks.task_done()
+
+    threading.Thread(target=save_each, daemon=True).start()
+    tasks.put(group)
+    tasks.join()
+
+
+def save_late(seconds: float) -> None:
+    """The thread of rank 1 saves last, when its script has ended and others wait for it."""
+    dist.init_process_group("gloo")
+    saving = dist.new_group()
+
+    def save() -> None:
+        time.sleep(seconds * dist.get_rank())
+        dist.barrier(saving)
+        dist.barrier(saving)
+
+    threading.Thread(target=save).start()

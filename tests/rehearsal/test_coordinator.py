@@ -18,7 +18,7 @@ def call(number: int, op: str = "all_reduce", **fields: Any) -> Call:
 def ask(coordinator: Coordinator, rank: int, asked: Call, thread: int = 0) -> list[tuple[int, int]]:
     """Post a call and wait for it, as a blocking call of a script does."""
     released = coordinator.post_call(rank, asked, thread)
-    coordinator.begin_wait(rank, asked.number)
+    coordinator.begin_wait(rank, asked.number, thread)
     return released
 
 
@@ -167,11 +167,46 @@ def test_ranks_that_wait_for_one_that_was_stopped_agree():
 def test_a_deadlock_is_not_said_of_ranks_with_two_threads():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}
-    coordinator.post_call(0, call(1, group="data", **pair), thread=1)
-    ask(coordinator, 0, call(2, group="model", **pair), thread=2)
     ask(coordinator, 1, call(1, group="third", **pair))
+    for number, group in ((1, "data"), (2, "model")):
+        coordinator.post_call(0, call(number, group=group, **pair), thread=number)
+    coordinator.begin_wait(0, 2, 2, alive=(1, 2))
+    # its other thread has not come to a wait, and may still make the call of rank 1
+    assert coordinator.running == (0,) and coordinator.verdict is None
+    coordinator.begin_wait(0, 1, 1, alive=(1, 2))
     assert coordinator.verdict is not None
     assert (coordinator.verdict.kind, coordinator.verdict.why) == ("unknown", "threads")
+
+
+def test_a_thread_that_has_ended_is_waited_for_no_more():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    for rank in (0, 1):
+        coordinator.post_call(rank, call(1, group="saving", **pair), thread=7)
+    for rank, group in ((0, "data"), (1, "model")):
+        coordinator.post_call(rank, call(2, group=group, **pair), thread=1)
+        coordinator.begin_wait(rank, 2, 1, alive=(1,))
+    assert coordinator.verdict is not None and coordinator.verdict.kind == "deadlock"
+
+
+def test_a_thread_that_is_freed_runs_while_another_one_waits():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    for thread, group in ((1, "data"), (2, "saving")):
+        coordinator.post_call(0, call(thread, group=group, **pair), thread=thread)
+        coordinator.begin_wait(0, thread, thread, alive=(1, 2))
+    assert coordinator.running == (1,)
+    ask(coordinator, 1, call(1, group="data", **pair))
+    assert coordinator.running == (0, 1)
+
+
+def test_a_thread_that_begins_to_communicate_runs_while_another_one_waits():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    ask(coordinator, 0, call(1, group="data", **pair), thread=1)
+    assert coordinator.running == (1,)
+    coordinator.post_call(0, call(2, group="saving", **pair), thread=2)
+    assert coordinator.running == (0, 1)
 
 
 def test_ranks_that_all_fail_prove_no_hang():

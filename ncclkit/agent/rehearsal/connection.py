@@ -10,6 +10,8 @@ import sysconfig
 import threading
 from typing import Any, Callable
 
+from .idle_threads import without_work
+
 OURS = os.path.dirname(os.path.abspath(__file__))
 PATHS = sysconfig.get_paths()
 LIBRARIES = (
@@ -46,6 +48,8 @@ def is_of_user(file: str) -> bool:
 
 BRIEF = 0.002
 """Seconds in which a rank waits without saying so."""
+LOOK = 0.4
+"""Seconds between two looks whether another thread may still free one that waits."""
 
 
 class ScriptAsked:
@@ -74,6 +78,10 @@ class Connection:
         self._lock = threading.Lock()
         self._pending: dict[int, PendingCall] = {}
         self._posted = 0
+        self._threads: dict[int, threading.Thread] = {}
+        """Those that have communicated."""
+        self._posts_of: dict[int, int] = {}
+        """Thread → the number of its last call."""
 
     def start_thread(self) -> None:
         """Start the thread that makes released calls; after the fork only."""
@@ -88,6 +96,9 @@ class Connection:
             self._pending[pending.number] = pending
             fields["number"] = pending.number
             fields["place"] = place
+            thread = threading.current_thread()
+            self._threads[threading.get_ident()] = thread
+            self._posts_of[threading.get_ident()] = pending.number
             message = {
                 "post": fields,
                 "thread": threading.get_ident(),
@@ -100,9 +111,47 @@ class Connection:
         # mostly the others are there already, and a message is saved
         if pending.may_go.wait(BRIEF):
             return
-        self.send_message({"wait": pending.number})
+        said = self._tell_wait(pending, {})
         # the parent ends us at its deadline, so this wait has one
-        pending.may_go.wait()
+        while not pending.may_go.wait(LOOK):
+            others = self._living_threads()
+            if len(others) < 2 and len(said) < 2:
+                continue
+            idle = self._idle_calls(others)
+            if not pending.may_go.is_set():
+                said = self._tell_wait(pending, idle)
+
+    def _tell_wait(self, pending: PendingCall, idle: dict[int, int]) -> list[int]:
+        """Say that this thread waits; returns the threads that may still free it.
+
+        idle: threads that have no work since the call of this number.
+        """
+        # a thread that posts a call after this must not be overtaken by it
+        with self._lock:
+            alive = []
+            for ident in self._living_threads():
+                if idle.get(ident) != self._posts_of[ident]:
+                    alive.append(ident)
+            own = threading.get_ident()
+            self._send({"wait": pending.number, "thread": own, "alive": alive})
+        return alive
+
+    def _living_threads(self) -> dict[int, threading.Thread]:
+        """Threads that have communicated and have not ended."""
+        alive = {}
+        for ident, thread in list(self._threads.items()):
+            if thread.is_alive():
+                alive[ident] = thread
+        return alive
+
+    def _idle_calls(self, threads: dict[int, threading.Thread]) -> dict[int, int]:
+        """Thread that has no work → the number of its last call."""
+        posted = dict(self._posts_of)
+        calls = {}
+        for thread in without_work(list(threads.values())):
+            ident = thread.ident or 0
+            calls[ident] = posted[ident]
+        return calls
 
     def send_message(self, message: dict[str, Any]) -> None:
         """Send one message."""

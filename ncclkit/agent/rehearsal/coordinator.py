@@ -28,6 +28,7 @@ from .calls import (
     unequal_pairs,
 )
 from .hazards import OrderWatch, ThreadWatch
+from .waiting import WaitingRanks
 
 
 class Ending(NamedTuple):
@@ -150,7 +151,8 @@ class Coordinator:
         """(rank, number) → its send or recv that nobody has met."""
         self._open: dict[tuple[int, int], Call] = {}
         """(rank, number) → a call that is not released."""
-        self._waiting: dict[int, Call] = {}
+        self._waits = WaitingRanks()
+        self._waiting = self._waits.calls
         self._orders = OrderWatch()
         self._threads = ThreadWatch()
 
@@ -164,6 +166,7 @@ class Coordinator:
     ) -> Released:
         """A rank announces a call; returns the calls that may now be made."""
         self._threads.add_call(rank, call, thread)
+        self._waits.add_thread(rank, thread)
         self._open[rank, call.number] = call
         if call.op in POINT_TO_POINT:
             return self._meet_partner(rank, call)
@@ -174,13 +177,22 @@ class Coordinator:
         group.add_call(rank, call)
         return self._release_first(group)
 
-    def begin_wait(self, rank: int, number: int) -> None:
-        """A rank does not go on before its call is made."""
+    def begin_wait(
+        self,
+        rank: int,
+        number: int,
+        thread: int = 0,
+        alive: Iterable[int] = (),
+    ) -> None:
+        """A thread of a rank does not go on before its call is made.
+
+        alive: threads of the rank that have communicated and may do so again.
+        """
         call = self._open.get((rank, number))
-        # it may have been released while the rank was asking
-        if call is None:
+        # it may have been released while the rank was asking, and a rank that we stopped has ended
+        if call is None or rank in self.endings:
             return
-        self._waiting[rank] = call
+        self._waits.begin_wait(rank, thread, call, alive)
         # judging costs time; as long as a rank runs and none has ended, nothing is lost by waiting
         if self.endings or self._is_silent():
             self._judge()
@@ -190,7 +202,7 @@ class Coordinator:
         if rank in self.endings:
             return
         self.endings[rank] = ending
-        self._waiting.pop(rank, None)
+        self._waits.end_rank(rank)
         self._judge()
 
     def give_up(self, why: str) -> None:
@@ -299,9 +311,7 @@ class Coordinator:
         released = []
         for rank, call in calls.items():
             del self._open[rank, call.number]
-            waiting = self._waiting.get(rank)
-            if waiting is call:
-                del self._waiting[rank]
+            self._waits.free_call(rank, call)
             released.append((rank, call.number))
         return released
 
@@ -315,11 +325,14 @@ class Coordinator:
         for rank in self._waiting:
             waits[rank] = self._missing_ranks(rank)
         # a rank of which two threads communicate may be freed by the other one
-        if not self._threads.has_several():
+        if not self._have_threads(waits):
             self._look_for_absent(waits)
             self._look_for_circle(waits)
         if self.verdict is None and self._is_silent():
             self._settle_rest(waits)
+
+    def _have_threads(self, waits: Waits) -> bool:
+        return any(self._waits.has_threads(rank) for rank in waits)
 
     def _is_gone(self, rank: int) -> bool:
         ending = self.endings.get(rank)
@@ -380,7 +393,7 @@ class Coordinator:
                 endings=dict(self.endings),
                 notes=tuple(self._threads.notes()),
             )
-        elif self._threads.has_several():
+        elif self._have_threads(waits):
             self._tell_unknown("threads", (), waits)
         else:
             self._tell_deadlock(tuple(sorted(waits)), waits)

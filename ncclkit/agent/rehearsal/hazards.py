@@ -94,13 +94,6 @@ class ThreadWatch:
         """A rank posts a call from a thread."""
         self._places[rank, call.group].setdefault(thread, call.place)
 
-    def has_several(self) -> bool:
-        """Whether any rank communicates from several threads."""
-        threads: dict[int, set[int]] = defaultdict(set)
-        for (rank, _), places in self._places.items():
-            threads[rank].update(places)
-        return any(len(own) > 1 for own in threads.values())
-
     def notes(self) -> list[str]:
         """A sentence for each group that several threads of a rank use."""
         found = []

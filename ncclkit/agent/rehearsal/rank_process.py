@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from typing import Any, NamedTuple
 
@@ -48,8 +49,10 @@ def run_program(connection: Connection, program: Program) -> Ending:
             _run_script(program.words)
         else:
             _call_function(program.function)
+        _join_threads()
     except SystemExit as error:
         place, _ = error_place(error)
+        _join_threads()
         return _exit_of("sys.exit", error.code, place)
     except BaseException as error:
         traceback.print_exc()
@@ -102,6 +105,12 @@ def _module_of(name: str, file: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _join_threads() -> None:
+    """Wait for the threads that an interpreter waits for at its end: they may communicate."""
+    # it also lets the threads of executors go, which nothing public does
+    vars(threading)["_shutdown"]()
 
 
 def _exit_of(function: str, code: Any, place: str) -> Ending:

@@ -244,7 +244,7 @@ class RankServer:
             call = call_of(message["post"])
             return coordinator.post_call(rank, call, message["thread"])
         if "wait" in message:
-            coordinator.begin_wait(rank, message["wait"])
+            coordinator.begin_wait(rank, message["wait"], message["thread"], message["alive"])
         elif "end" in message:
             coordinator.end_rank(rank, Ending(**message["end"]))
         return []

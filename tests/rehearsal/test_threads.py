@@ -1,0 +1,61 @@
+"""Scripts of which several threads communicate, in real ranks."""
+
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import ncclkit
+from ncclkit.agent.rehearsal.idle_threads import without_work
+from ncclkit.rehearsal.function import RanksDisagree
+from tests.rehearsal import functions
+
+STAYS = ("executor", "queue")
+
+
+@pytest.mark.parametrize("stays", STAYS)
+def test_a_thread_that_stays_for_more_work_hides_no_deadlock(stays):
+    with pytest.raises(RanksDisagree, match="would hang"):
+        ncclkit.rehearse(
+            functions.save_in_thread,
+            ranks=2,
+            values={"stays": stays, "crossed": True},
+        )
+
+
+@pytest.mark.parametrize("stays", STAYS)
+def test_its_twin_agrees(stays):
+    values = {"stays": stays, "crossed": False}
+    assert ncclkit.rehearse(functions.save_in_thread, ranks=2, values=values).kind == "agree"
+
+
+def test_a_rank_has_not_ended_before_its_threads():
+    rehearsed = ncclkit.rehearse(functions.save_late, ranks=2, values={"seconds": 1.0})
+    # to make the ranks and the group are two more calls
+    assert (rehearsed.kind, rehearsed.figures["calls"]) == ("agree", 4)
+
+
+def test_only_a_thread_without_work_is_idle():
+    started = threading.Event()
+    release = threading.Event()
+    tasks: queue.Queue[None] = queue.Queue()
+
+    def work() -> None:
+        started.set()
+        release.wait()
+
+    with ThreadPoolExecutor(1) as idle, ThreadPoolExecutor(2) as busy:
+        idle.submit(int).result()
+        busy.submit(work)
+        busy.submit(tasks.get, timeout=60)
+        started.wait()
+        threads = [*idle._threads, *busy._threads]
+        until = time.monotonic() + 30
+        found: list[threading.Thread] = []
+        while not found and time.monotonic() < until:
+            found = without_work(threads)
+        release.set()
+        tasks.put(None)
+        assert found == list(idle._threads)
