@@ -19,7 +19,7 @@ WARM = ("torch.nn.parallel.distributed", "torch._dynamo", "torch.distributed.fsd
 
 def main(folder: str, scripts: list[str]) -> None:
     """Run each script in a fork of this rank, with a store of its own."""
-    processes.die_with_parent()
+    processes.die_with_parent(os.getppid())
     for name in WARM:
         importlib.import_module(name)
     ranks = int(os.environ["WORLD_SIZE"])
@@ -31,9 +31,10 @@ def main(folder: str, scripts: list[str]) -> None:
                 probe.bind(("127.0.0.1", 0))
                 ports.set(script, str(probe.getsockname()[1]))
         port = ports.get(script).decode()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            processes.die_with_parent()
+            processes.die_with_parent(parent)
             os.environ.update(MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
             _run_script(folder, script)
         os.waitpid(pid, 0)

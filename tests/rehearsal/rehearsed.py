@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ncclkit.agent.run import processes
+
 PYTHON = os.environ.get("REHEARSAL_PYTHON", sys.executable)
 """The interpreter of the scripts: one with another torch shows whether they pass there, too."""
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -65,7 +67,15 @@ def printed_by_torchrun(folder: Path, scripts: list[str]) -> dict[str, list[str]
     command = [*torchrun, "--nproc-per-node", str(RANKS), str(IN_TURN), str(folder), *paths]
     # its ranks end with it, for which they take a function of ours
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        preexec_fn=processes.die_with_parent,
+    )
     assert ended.returncode == 0, ended.stderr
     lines: dict[str, list[str]] = {}
     for script in scripts:

@@ -1,12 +1,16 @@
 """Scripts as users write them: each fault is named with its ranks and lines, and nobody else."""
 
 import subprocess
+import sys
+import time
 
 import pytest
 
+from ncclkit.agent.run import processes
 from tests.rehearsal.rehearsed import (
     PYTHON,
     RANKS,
+    ROOT,
     SCRIPTS,
     lines_of,
     marked_line,
@@ -127,6 +131,43 @@ def of_torchrun(tmp_path_factory):
 @pytest.mark.parametrize("script", HEALTHY)
 def test_a_healthy_script_agrees_and_has_the_losses_of_torchrun(tmp_path, script, of_torchrun):
     check_healthy(tmp_path, script, of_torchrun[script])
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.rehearsal.rehearsed import printed_by_torchrun
+printed_by_torchrun(Path(sys.argv[1]), [sys.argv[2]])
+"""
+
+
+def test_the_ranks_of_torchrun_end_with_the_test_that_started_them(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text("print('begun', flush=True)\nwhile True:\n    __import__('time').sleep(1)\n")
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(script)]
+    output = tmp_path / "endless.py.0"
+    with subprocess.Popen(words, cwd=ROOT) as test:
+        wait_until(lambda: output.exists() and "begun" in output.read_text())
+        test.kill()
+    wait_until(lambda: not processes_of(script))
+
+
+def wait_until(is_so):
+    """Wait until something is so, at most two minutes."""
+    until = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def processes_of(script):
+    """Living processes that name a script."""
+    found = []
+    for pid in processes.parents():
+        words = processes.read_text(f"/proc/{pid}/cmdline")
+        if str(script) in words and processes.is_alive(pid):
+            found.append(pid)
+    return found
 
 
 def check_healthy(folder, script, expected):
