@@ -96,12 +96,12 @@ class Connection:
             self._pending[pending.number] = pending
             fields["number"] = pending.number
             fields["place"] = place
-            thread = threading.current_thread()
-            self._threads[threading.get_ident()] = thread
-            self._posts_of[threading.get_ident()] = pending.number
+            own = threading.get_ident()
+            self._threads[own] = threading.current_thread()
+            self._posts_of[own] = pending.number
             message = {
                 "post": fields,
-                "thread": threading.get_ident(),
+                "thread": own,
             }
             self._send(message)
         return pending
@@ -132,8 +132,12 @@ class Connection:
             for ident in self._living_threads():
                 if idle.get(ident) != self._posts_of[ident]:
                     alive.append(ident)
-            own = threading.get_ident()
-            self._send({"wait": pending.number, "thread": own, "alive": alive})
+            message = {
+                "wait": pending.number,
+                "thread": threading.get_ident(),
+                "alive": alive,
+            }
+            self._send(message)
         return alive
 
     def _living_threads(self) -> dict[int, threading.Thread]:

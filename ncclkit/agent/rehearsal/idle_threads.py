@@ -58,21 +58,35 @@ def _awaited_queue(frame: Any) -> Any:
     if frame is None:
         return None
     if _runs(frame, concurrent.futures.thread, "_worker"):
-        awaited = frame.f_locals["work_queue"]
-        return awaited if awaited.empty() else None
-    if not _runs(frame, threading, "wait") or frame.f_locals.get("timeout") is not None:
+        return _awaited_by_worker(frame)
+    if _runs(frame, threading, "wait") and _runs(frame.f_back, queue, "get"):
+        return _awaited_by_get(frame)
+    return None
+
+
+def _awaited_by_worker(frame: Any) -> Any:
+    awaited = frame.f_locals["work_queue"]
+    if awaited.empty():
+        return awaited
+    return None
+
+
+def _awaited_by_get(frame: Any) -> Any:
+    caller = frame.f_back.f_locals
+    timed = frame.f_locals.get("timeout")
+    if timed is not None or caller.get("timeout") is not None:
         return None
-    caller = frame.f_back
-    if not _runs(caller, queue, "get") or caller.f_locals.get("timeout") is not None:
-        return None
-    awaited = caller.f_locals["self"]
+    awaited = caller["self"]
     # who asks for its size would wait for the lock that the thread may hold
-    return None if awaited.queue else awaited
+    if awaited.queue:
+        return None
+    return awaited
 
 
 def _runs(frame: Any, module: Any, function: str) -> bool:
     code = frame.f_code
-    return code.co_name == function and code.co_filename == module.__file__
+    is_of_module: bool = code.co_filename == module.__file__
+    return is_of_module and code.co_name == function
 
 
 def _switches_of(thread: threading.Thread) -> str:
@@ -83,6 +97,13 @@ def _switches_of(thread: threading.Thread) -> str:
             lines = status.read().splitlines()
     except OSError:
         return ""
-    if not any(line.startswith("State:\tS") for line in lines):
+    sleeps = False
+    counts = []
+    for line in lines:
+        if line.startswith("State:\tS"):
+            sleeps = True
+        if "_ctxt_switches" in line:
+            counts.append(line)
+    if not sleeps:
         return ""
-    return " ".join(line for line in lines if "_ctxt_switches" in line)
+    return " ".join(counts)

@@ -181,6 +181,8 @@ class RankServer:
         os.environ["WORLD_SIZE"] = str(self.program.ranks)
         os.environ["LOCAL_WORLD_SIZE"] = str(self.program.host_ranks)
         os.environ["GROUP_RANK"] = str(host)
+        hosts, _ = divmod(self.program.ranks - 1, self.program.host_ranks)
+        os.environ["GROUP_WORLD_SIZE"] = str(hosts + 1)
         try:
             ending = run_program(connection, self.program)
         except BaseException as error:
@@ -244,7 +246,12 @@ class RankServer:
             call = call_of(message["post"])
             return coordinator.post_call(rank, call, message["thread"])
         if "wait" in message:
-            coordinator.begin_wait(rank, message["wait"], message["thread"], message["alive"])
+            coordinator.begin_wait(
+                rank,
+                message["wait"],
+                message["thread"],
+                message["alive"],
+            )
         elif "end" in message:
             coordinator.end_rank(rank, Ending(**message["end"]))
         return []

@@ -25,7 +25,13 @@ class WaitingRanks:
         if thread not in self._waits[rank]:
             self.calls.pop(rank, None)
 
-    def begin_wait(self, rank: int, thread: int, call: Call, alive: Iterable[int]) -> None:
+    def begin_wait(
+        self,
+        rank: int,
+        thread: int,
+        call: Call,
+        alive: Iterable[int],
+    ) -> None:
         """A thread does not go on before its call is made.
 
         alive: threads of the rank that have communicated and may do so again.
