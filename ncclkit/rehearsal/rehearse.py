@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ class RehearsalOptions:
     """How a script is rehearsed."""
 
     ranks: int = 0
-    """0: those of torchrun's options, else four."""
+    """0: those of the launcher's options, else four."""
     steps: int = 20
     timeout: float = 120.0
     """Seconds in which the ranks may run."""
+    hosts: int = 0
+    """On how many hosts the ranks shall seem to be; 0: as the launcher's options say."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= 86_400:
@@ -48,13 +50,23 @@ async def rehearse_script(
 ) -> Rehearsal:
     """Run all ranks of a script on this machine, until they end, disagree, or made their steps.
 
-    words: ``python train.py …`` or ``torchrun …``.  Raises NcclkitError for what cannot be started.
+    words: ``python …``, ``torchrun …`` or ``accelerate launch …``.  Raises NcclkitError for what
+    cannot be started.
     """
     asked = options or RehearsalOptions()
-    command = parse_command(words, asked.ranks)
+    command = parse_command(words, asked.ranks, asked.hosts)
     shown = redact.words(tuple(words))
-    again = ["ncclkit", "rehearse", "--ranks", str(command.ranks), "--", *shown]
-    ranks = RankOptions(command.ranks, command.host_ranks, asked.steps, asked.timeout)
+    again = ["ncclkit", "rehearse", "--ranks", str(command.ranks)]
+    if asked.hosts:
+        again += ["--hosts", str(asked.hosts)]
+    again += ["--", *shown]
+    ranks = RankOptions(
+        ranks=command.ranks,
+        host_ranks=command.host_ranks,
+        steps=asked.steps,
+        timeout=asked.timeout,
+        env=command.env,
+    )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
     rehearsed = read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
@@ -76,6 +88,8 @@ class RankOptions:
     timeout: float
     function: Mapping[str, Any] | None = None
     """See `ncclkit.agent.rehearsal.rank_process.Program`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What the launcher would tell its ranks besides."""
 
 
 async def run_ranks(
@@ -87,10 +101,11 @@ async def run_ranks(
 ) -> None:
     """Run the ranks to their verdict, which is then in the run folder."""
     given = asdict(options)
+    env = given.pop("env")
     given["answer"] = str(folder / ANSWER)
     plan = {"name": "rehearse", "command": list(words), **given}
     with writing(folder), packed(compiled=True) as agent:
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
         line = [python, str(agent), "rehearse", json.dumps(given), *words]
         deadline = options.timeout + LOADING
-        await local.run_under_guard(agent, line, {}, deadline, folder, python, on_record)
+        await local.run_under_guard(agent, line, env, deadline, folder, python, on_record)

@@ -34,10 +34,35 @@ def test_what_cannot_be_started_is_said_in_a_sentence(tmp_path, monkeypatch, cap
     for words, expected in (
         (["python", "-O", str(SCRIPTS / "healthy_ddp.py")], "options cannot be passed on"),
         (["python", "missing.py"], "no script"),
-        (["sleep", "1"], "starts `python …` and `torchrun …`"),
+        (["sleep", "1"], "starts `python …`, `torchrun …` and `accelerate launch …`"),
     ):
         assert main(["rehearse", "--", *words]) == 2
         assert expected in capsys.readouterr().err
+
+
+HOSTS = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+own, _ = dist.new_subgroups()
+told = [os.environ[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
+seen = [torch.cuda.device_count(), *dist.get_process_group_ranks(own)]
+words = ["rank", dist.get_rank(), *told, *seen]
+print(" ".join(map(str, words)) + "\\n", end="", flush=True)
+dist.barrier()
+"""
+
+
+def test_ranks_may_seem_to_be_on_several_hosts(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HOSTS)
+    answer = rehearse(tmp_path, script, "--ranks", "4", "--hosts", "2")
+    assert answer["exit"] == 0, answer["sentence"]
+    seen = ["0 0 2 0 2 0 1", "1 1 2 0 2 0 1", "2 0 2 1 2 2 3", "3 1 2 1 2 2 3"]
+    assert printed(answer, "rank") == [f"rank {words}" for words in seen]
+    assert "--ranks 4 --hosts 2 --" in answer["again"]
 
 
 def test_the_example_of_the_notebook_hangs_until_it_is_mended(tmp_path):

@@ -29,12 +29,17 @@ class RehearseVerb(Verb):
             "command",
             nargs="*",
             metavar="COMMAND",
-            help="after --: python train.py …, python -m …, torchrun …",
+            help="after --: python train.py …, python -m …, torchrun …, accelerate launch …",
         )
         parser.add_argument(
             "--ranks",
             type=NumberRange(2, 256),
-            help="how many (default: those of torchrun, else 4)",
+            help="how many (default: those of torchrun or accelerate, else 4)",
+        )
+        parser.add_argument(
+            "--hosts",
+            type=NumberRange(1, 256),
+            help="on how many hosts they seem to be (default: as the launcher says, else 1)",
         )
         parser.add_argument(
             "--steps",
@@ -54,7 +59,12 @@ class RehearseVerb(Verb):
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
         case = open_case(options.case)
-        asked = RehearsalOptions(int(options.ranks or 0), int(options.steps), options.timeout)
+        asked = RehearsalOptions(
+            ranks=int(options.ranks or 0),
+            steps=int(options.steps),
+            timeout=options.timeout,
+            hosts=int(options.hosts or 0),
+        )
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
             def note_problem(record: dict[str, Any]) -> None:
