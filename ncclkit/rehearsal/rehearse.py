@@ -36,6 +36,8 @@ class RehearsalOptions:
     """Seconds in which the ranks may run."""
     hosts: int = 0
     """On how many hosts the ranks shall seem to be; 0: as the launcher's options say."""
+    job_timeout: float = 0.0
+    """Seconds that the job lets a call wait; 0: no wait is measured."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= 86_400:
@@ -66,6 +68,7 @@ async def rehearse_script(
         steps=asked.steps,
         timeout=asked.timeout,
         env=command.env,
+        job_timeout=asked.job_timeout,
     )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
@@ -90,6 +93,7 @@ class RankOptions:
     """See `ncclkit.agent.rehearsal.rank_process.Program`."""
     env: Mapping[str, str] = field(default_factory=dict)
     """What the launcher would tell its ranks besides."""
+    job_timeout: float = 0.0
 
 
 async def run_ranks(

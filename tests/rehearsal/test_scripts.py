@@ -217,3 +217,11 @@ def test_a_slow_rank_at_the_deadline_proves_nothing(tmp_path):
     answer = rehearse(tmp_path, "healthy_slow.py", "--timeout", "2")
     # on a busy machine others may not have come, either
     assert (answer["exit"], answer["kind"]) == (2, "unknown") and 0 in answer["odd"]
+
+
+def test_a_wait_beyond_the_limit_of_the_job_is_an_estimate(tmp_path):
+    answer = rehearse(tmp_path, "healthy_slow.py", "--timeout-of-job", "1")
+    assert answer["exit"] == 0, answer["sentence"]
+    (note,) = answer["notes"]
+    line = lines_of("healthy_slow.py", "dist.broadcast")[0]
+    assert f"healthy_slow.py:{line}, until rank 0 came" in note and "estimate" in note

@@ -21,6 +21,7 @@ from ..run import processes
 from .calls import call_of
 from .connection import Connection
 from .coordinator import STATUS, Coordinator, Ending, Released, Ruling
+from .long_waits import WaitTimes
 from .rank_process import Program, run_program, tell_end
 
 LOOK = 0.05
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
         host_ranks=options["host_ranks"],
         steps=options["steps"],
     )
-    server = RankServer(program)
+    server = RankServer(program, options["job_timeout"])
     server.fork_all()
     server.serve(began + options["timeout"])
     figures = {
@@ -72,8 +73,13 @@ def main(argv: list[str]) -> int:
         "mapped_gpu": server.asked_for_gpu,
         "torch": server.torch,
     }
-    assert server.coordinator.verdict is not None
-    return write_verdict(options, server.coordinator.verdict, figures)
+    verdict = server.coordinator.verdict
+    assert verdict is not None
+    # a hang has its own sentence, and who waits for a rank that we stopped would have gone on
+    if verdict.kind == "unknown":
+        server.times.add_open(server.judged)
+    notes = (*verdict.notes, *server.times.notes())
+    return write_verdict(options, verdict._replace(notes=notes), figures)
 
 
 def _load_torch() -> str:
@@ -133,9 +139,10 @@ def write_verdict(
 class RankServer:
     """The ranks of one rehearsal, seen from the process that forked them."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, job_timeout: float) -> None:
         self.program = program
         self.coordinator = Coordinator(program.ranks)
+        self.times = WaitTimes(job_timeout)
         self.posts = 0
         self.judged = 0.0
         """When the verdict was known."""
@@ -244,7 +251,10 @@ class RankServer:
         if "post" in message:
             self.posts += 1
             call = call_of(message["post"])
-            return coordinator.post_call(rank, call, message["thread"])
+            self.times.add_call(rank, call, self._last)
+            released = coordinator.post_call(rank, call, message["thread"])
+            self.times.add_released(released, rank, self._last)
+            return released
         if "wait" in message:
             coordinator.begin_wait(
                 rank,

@@ -53,6 +53,12 @@ class RehearseVerb(Verb):
             default=int(usual.timeout),
             help="seconds for all of it (default 120); a rank that runs longer proves nothing",
         )
+        parser.add_argument(
+            "--timeout-of-job",
+            type=NumberRange(1, 86_400),
+            metavar="SECONDS",
+            help="how long the job lets a call wait; a longer wait is named, as an estimate",
+        )
         add_case(parser)
         add_json(parser)
 
@@ -64,6 +70,7 @@ class RehearseVerb(Verb):
             steps=int(options.steps),
             timeout=options.timeout,
             hosts=int(options.hosts or 0),
+            job_timeout=float(options.timeout_of_job or 0),
         )
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
