@@ -1,9 +1,10 @@
 """What a rehearsal costs beside the same script under torchrun over gloo, in the same run.
 
-    python -m tests.bench.rehearse [--ranks 4] [--calls 200] [--many 64]
+    python -m tests.bench.rehearse [--ranks 4] [--calls 200] [--many 64 256] [--json FILE]
 
 Printed: seconds of an all_reduce as rank 0 sees it, and seconds until the first one, on both; then
-a rehearsal of many ranks.  CPU seconds stand beside wall time, as the machine may be shared.
+rehearsals of many ranks.  CPU seconds and the load of the machine before each run stand beside wall
+time, as the machine may be shared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SCRIPT = """
 import sys, time
@@ -29,6 +30,7 @@ dist.init_process_group("gloo")
 calls = int(sys.argv[1])
 total = torch.ones(4)
 dist.all_reduce(total)
+first = time.time()
 began, busy = time.perf_counter(), time.process_time()
 for _ in range(calls):
     dist.all_reduce(total)
@@ -40,7 +42,7 @@ for _ in range(3):
     model(torch.randn(8, 16)).sum().backward()
     optimizer.step()
 if dist.get_rank() == 0:
-    print("each", spent, busy, flush=True)
+    print("each", spent, busy, first, flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -50,18 +52,26 @@ DEADLINE = 600
 class Cost(NamedTuple):
     """What one run of the script took."""
 
+    what: str
+    ranks: int
+    load: float
+    """Processes that would run, on average of the minute before."""
     wall: float
     cpu: float
     each: float
     """Seconds of an all_reduce."""
     busy: float
     """CPU seconds of it, in one rank."""
+    start: float
+    """Seconds from the command to the end of the first all_reduce."""
 
 
-def measured_run(command: list[str], folder: Path) -> Cost:
+def measured_run(what: str, ranks: int, command: list[str], folder: Path) -> Cost:
     """Run a command to its end; its CPU seconds are those of all its descendants."""
+    load = os.getloadavg()[0]
     before = os.times()
     began = time.monotonic()
+    clock = time.time()
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE)
     wall = time.monotonic() - began
     after = os.times()
@@ -72,10 +82,11 @@ def measured_run(command: list[str], folder: Path) -> Cost:
         if answer["kind"] != "agree":
             raise SystemExit(answer["sentence"])
         printed = Path(answer["folder"], "launcher.log").read_text()
-    each = re.search(r"each ([\d.e-]+) ([\d.e-]+)", printed)
-    if each is None:
+    found = re.search(r"each ([\d.e-]+) ([\d.e-]+) ([\d.e-]+)", printed)
+    if found is None:
         raise SystemExit(f"{command} printed no time: {ran.stderr[-2000:]}")
-    return Cost(wall, cpu, float(each[1]), float(each[2]))
+    each, busy, first = map(float, found.groups())
+    return Cost(what, ranks, load, wall, cpu, each, busy, first - clock)
 
 
 def main() -> None:
@@ -83,23 +94,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a rehearsal costs.")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--calls", type=int, default=200)
-    parser.add_argument("--many", type=int, default=64)
+    parser.add_argument("--many", type=int, nargs="*", default=[64])
+    parser.add_argument("--json", type=Path, help="a file for the figures")
     options = parser.parse_args()
+    ranks, calls = options.ranks, options.calls
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         script = folder / "train.py"
         script.write_text(SCRIPT)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        words = [*torchrun, "--nproc-per-node", str(options.ranks), str(script), str(options.calls)]
-        real = measured_run(words, folder)
-        rehearsed = measured_run(rehearsal(script, options.ranks, options.calls), folder)
-        many = measured_run(rehearsal(script, options.many, 3), folder)
-    own = 1000 * (rehearsed.each - real.each)
-    busy = 1000 * (rehearsed.busy - real.busy)
-    print(f"torchrun over gloo, {options.ranks} ranks: {describe(real)}")
-    print(f"rehearsal, {options.ranks} ranks: {describe(rehearsed)}")
-    print(f"the rehearsal's own cost of a call and rank: {own:.2f} ms, {busy:.2f} ms of CPU")
-    print(f"rehearsal, {options.many} ranks: {describe(many)}")
+        words = [*torchrun, "--nproc-per-node", str(ranks), str(script), str(calls)]
+        real = measured_run("torchrun over gloo", ranks, words, folder)
+        print(describe(real), flush=True)
+        rehearsed = measured_run("rehearsal", ranks, rehearsal(script, ranks, calls), folder)
+        print(describe(rehearsed), flush=True)
+        own = 1000 * (rehearsed.each - real.each)
+        busy = 1000 * (rehearsed.busy - real.busy)
+        print(f"the rehearsal's own cost of a call and rank: {own:.2f} ms, {busy:.2f} ms of CPU")
+        runs = [real, rehearsed]
+        for many in options.many:
+            runs.append(measured_run("rehearsal", many, rehearsal(script, many, 3), folder))
+            print(describe(runs[-1]), flush=True)
+    if options.json:
+        figures: dict[str, Any] = {"own_ms": round(own, 3), "own_cpu_ms": round(busy, 3)}
+        figures["runs"] = [run._asdict() for run in runs]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def rehearsal(script: Path, ranks: int, calls: int) -> list[str]:
@@ -110,7 +129,11 @@ def rehearsal(script: Path, ranks: int, calls: int) -> list[str]:
 
 def describe(cost: Cost) -> str:
     """The figures of a run in words."""
-    return f"{cost.wall:.1f} s, {cost.cpu:.1f} s of CPU, {1000 * cost.each:.2f} ms an all_reduce"
+    return (
+        f"{cost.what}, {cost.ranks} ranks, load {cost.load:.1f}: {cost.wall:.1f} s,"
+        f" {cost.cpu:.1f} s of CPU, {1000 * cost.each:.2f} ms an all_reduce,"
+        f" the first one after {cost.start:.1f} s"
+    )
 
 
 if __name__ == "__main__":
