@@ -20,8 +20,9 @@ WOULD = {
     "mismatch": "would hang or compute with wrong values",
     "differs": "would not hang, and compute with wrong values",
     "order": "may hang on NCCL, as ranks use two groups in different orders",
-    "left": "would hang",
-    "deadlock": "would hang",
+    # NCCL's calls return at once: a script that needs no result may end before it notices
+    "left": "would hang where a result is needed",
+    "deadlock": "would hang where a result is needed",
 }
 LONGEST = 120
 """Characters of a line of code that is shown."""

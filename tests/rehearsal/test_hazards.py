@@ -26,6 +26,6 @@ def test_its_twin_agrees(function, name, words):
 
 
 def test_a_group_that_some_make_hangs_and_a_local_one_does_not():
-    with pytest.raises(RanksDisagree, match="would hang. Rank 0: new_group|new_group"):
+    with pytest.raises(RanksDisagree, match="would hang where|new_group"):
         ncclkit.rehearse(functions.make_group_of_some, ranks=2, values={"local": False})
     assert ncclkit.rehearse(functions.make_group_of_some, ranks=2, values={"local": True}).status == 0

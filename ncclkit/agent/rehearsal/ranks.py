@@ -73,13 +73,13 @@ def main(argv: list[str]) -> int:
         "mapped_gpu": server.asked_for_gpu,
         "torch": server.torch,
     }
-    verdict = server.coordinator.verdict
-    assert verdict is not None
+    ruling = server.coordinator.verdict
+    assert ruling is not None
     # a hang has its own sentence, and who waits for a rank that we stopped would have gone on
-    if verdict.kind == "unknown":
+    if ruling.kind == "unknown":
         server.times.add_open(server.judged)
-    notes = (*verdict.notes, *server.times.notes())
-    return write_verdict(options, verdict._replace(notes=notes), figures)
+    notes = (*ruling.notes, *server.times.notes())
+    return write_verdict(options, ruling._replace(notes=notes), figures)
 
 
 def _load_torch() -> str:
