@@ -48,6 +48,10 @@ def suspect_finding(
     )
 
 
+LOOK_FIRST = "Look first: "
+"""How an advice begins that only looks; its answers tell whether it is the cause."""
+
+
 def look_advice(look: Look) -> Advice:
     """The look that decides, as the first thing to do.
 
@@ -57,7 +61,7 @@ def look_advice(look: Look) -> Advice:
     if look.next_time:
         next_time = f"For the next run, a line of the job script: {look.next_time}"
     return Advice(
-        f"Look first: {look.question}",
+        f"{LOOK_FIRST}{look.question}",
         command=look.now,
         check=f"Yes, it is this cause: {look.yes}. No: {look.no}.",
         why=next_time,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ncclkit.causes import TO_COPY, catalogue, page
 from ncclkit.causes.diagnosis import LOOKS_LIKE
 from ncclkit.causes.resemblance import is_resembling
+from ncclkit.causes.suspects import LOOK_FIRST
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
@@ -416,6 +417,8 @@ def advice_part(advice: Advice) -> Markup:
     It is what to do, what to copy, why, how to know that it worked, and the risk.
     """
     notes = [("Why", advice.why), ("How to know it worked", advice.check), ("Risk", advice.risk)]
+    if advice.do.startswith(LOOK_FIRST):
+        notes = [("What the answers mean", advice.check), ("Next time", advice.why)]
     return el(
         "div",
         el("h5", "What to do"),
