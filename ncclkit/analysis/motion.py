@@ -273,7 +273,7 @@ def headline(events: Iterable[Event]) -> str:
         return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
-        return _all_wait(known, waiting)
+        return _sentence_of_all_waiting(known, waiting)
     lines = [group_line(held) for held in same_positions(seen.values())]
     more = ""
     if len(lines) > 4:
@@ -286,11 +286,8 @@ def headline(events: Iterable[Event]) -> str:
     return say
 
 
-def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
-    """Whether all ranks wait at one place.
-
-    It is so, too, where nothing tells their places apart.
-    """
+def _sentence_of_all_waiting(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
+    """The sentence on a job of which all ranks wait, with their place where it is one."""
     known = waiting_time(waiting)
     what = f"All {len(waiting)} ranks wait for each other"
     if waiting[0].place:

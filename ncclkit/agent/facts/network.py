@@ -364,7 +364,7 @@ def accepts(wanted: str, device: str, port: int) -> bool:
 
 
 def gloo_picks_named(entries: Entries, wanted: str) -> str:
-    """The interfaces that GLOO_SOCKET_IFNAME picks, which takes whole names separated by commas.
+    """The first interface that GLOO_SOCKET_IFNAME picks, of whole names separated by commas.
 
     Pairs of ranks use the first one first.
     """

@@ -215,7 +215,7 @@ PLAN: tuple[Rule, ...] = (
         make=_special,
     ),
 )
-"""Rules of lines that hold ``NCCL INFO``."""
+"""Rules of lines in which NCCL tells its plan: rings, trees, channels; part of `INFO`."""
 
 
 # [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text

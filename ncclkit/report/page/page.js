@@ -48,7 +48,7 @@
   }
 
   // on paper nobody can open a card
-  const cards = [...document.querySelectorAll("details.nk-card")];
+  const cards = [...document.querySelectorAll("details.nk-card[class*=nk-edge-]")];
   let chosen, folded = [];
   button.hidden = false;
   button.addEventListener("click", () => { choose(isDark() ? "light" : "dark"); show(); });
