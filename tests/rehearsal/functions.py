@@ -97,3 +97,18 @@ def save_late(seconds: float) -> None:
         dist.barrier(saving)
 
     threading.Thread(target=save).start()
+
+
+def begin_twice() -> None:
+    """All ranks end their groups and make them anew, by a store that asks no name server."""
+    for _ in range(2):
+        dist.init_process_group("gloo", "env://")
+        total = torch.ones(1)
+        dist.all_reduce(total, group=dist.new_group())
+        assert total.item() == dist.get_world_size()
+        store = dist.distributed_c10d._get_default_store()
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        assert isinstance(store, dist.FileStore)
+        dist.barrier()
+        dist.destroy_process_group()

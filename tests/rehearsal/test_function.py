@@ -44,6 +44,10 @@ def test_a_healthy_function_is_called_by_all_ranks():
     assert (rehearsed.kind, rehearsed.figures["calls"]) == ("agree", 3)
 
 
+def test_ranks_find_each_other_by_a_file_as_often_as_they_like():
+    assert ncclkit.rehearse(functions.begin_twice, ranks=2).figures["calls"] == 8
+
+
 def test_a_faulty_function_fails_with_the_sentence_and_both_lines():
     with pytest.raises(RanksDisagree) as failed:
         ncclkit.rehearse(functions.step_of_some, ranks=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -37,6 +38,8 @@ def user_place() -> str:
     return first
 
 
+# asked for each frame of each call
+@functools.lru_cache(maxsize=4096)
 def is_of_user(file: str) -> bool:
     """Whether a file is neither ours nor of a library."""
     if file.startswith(("<", OURS)):

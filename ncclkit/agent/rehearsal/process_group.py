@@ -5,6 +5,7 @@ Written for torch 2.6 and later; `check_torch` says what an older or newer one l
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable
 
 import torch
@@ -40,6 +41,10 @@ class RankState:
     backend = "nccl"
     """What the script asked for when it made its last group."""
     labelled: list[AskingGroup] = []
+    folder = ""
+    """Where ranks leave files for each other."""
+    stores = 0
+    """How many stores this rank has opened."""
 
 
 def check_torch() -> str:
@@ -677,9 +682,13 @@ def _sum_in_place_of_average(opts: Any) -> bool:
 # ---------------------------------------------------------------- the script's own calls
 
 
-def install_groups(connection: Connection, world: int) -> None:
-    """From now on whatever group the script makes asks the coordinator."""
+def install_groups(connection: Connection, world: int, folder: str) -> None:
+    """From now on whatever group the script makes asks the coordinator.
+
+    folder: where ranks leave files for each other.
+    """
     RankState.connection, RankState.world = connection, world
+    RankState.folder = folder
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
     _replace_init()
     _replace_new_group()
@@ -744,9 +753,40 @@ def _replace_init() -> None:
         # a device would bind the group to a GPU
         kwargs.pop("device_id", None)
         wait_for_all("init_process_group", [])
+        if _means_environment(args, kwargs):
+            args = ()
+            kwargs.update(_usual_store(kwargs))
         return real("rehearsal", *args, **kwargs)
 
     dist.init_process_group = c10d.init_process_group = init_process_group
+
+
+def _means_environment(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether ranks shall find each other by what their launcher told them."""
+    if len(args) > 1 or kwargs.get("store") is not None:
+        return False
+    method = kwargs.get("init_method")
+    if args:
+        method = args[0]
+    return method in (None, "env://")
+
+
+def _usual_store(given: dict[str, Any]) -> dict[str, Any]:
+    """What stands for `env://`: a file, by which ranks find each other.
+
+    A store behind a socket asks the network for the name of each of its clients, which takes
+    seconds where the name server is slow or gets many questions at once.
+    """
+    # a script may end its groups, and begin anew
+    RankState.stores += 1
+    path = os.path.join(RankState.folder, "store-%d" % RankState.stores)
+    asked: dict[str, Any] = {"init_method": None, "store": dist.FileStore(path)}
+    for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+        number = given.get(name, -1)
+        if number < 0:
+            number = int(os.environ[variable])
+        asked[name] = number
+    return asked
 
 
 def _label_models() -> None:

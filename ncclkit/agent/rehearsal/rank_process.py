@@ -32,6 +32,8 @@ class Program(NamedTuple):
     """Ranks of one host."""
     steps: int
     """Steps of an optimizer after which a rank is stopped."""
+    folder: str
+    """Where ranks leave files for each other."""
 
 
 def run_program(connection: Connection, program: Program) -> Ending:
@@ -39,7 +41,7 @@ def run_program(connection: Connection, program: Program) -> Ending:
     from . import cuda_on_cpu, process_group
 
     connection.start_thread()
-    process_group.install_groups(connection, program.ranks)
+    process_group.install_groups(connection, program.ranks, program.folder)
     cuda_on_cpu.map_gpus(program.host_ranks)
     _stop_after(connection, program.steps)
     _tell_hard_exit(connection)

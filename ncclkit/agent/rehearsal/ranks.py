@@ -11,9 +11,11 @@ import importlib.util
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -54,13 +56,25 @@ def main(argv: list[str]) -> int:
     listening = _free_port()
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(listening)
+    # gloo would ask the network for the address of this machine
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    folder = tempfile.mkdtemp(prefix="ncclkit-ranks-")
+    try:
+        return _judge_program(options, argv[1:], folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _judge_program(options: dict[str, Any], words: list[str], folder: str) -> int:
+    """Run the ranks and write their verdict; returns the exit status."""
     began = time.monotonic()
     program = Program(
-        words=argv[1:],
+        words=words,
         function=options.get("function"),
         ranks=options["ranks"],
         host_ranks=options["host_ranks"],
         steps=options["steps"],
+        folder=folder,
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
