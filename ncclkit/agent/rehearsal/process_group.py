@@ -682,12 +682,17 @@ def _sum_in_place_of_average(opts: Any) -> bool:
 # ---------------------------------------------------------------- the script's own calls
 
 
-def install_groups(connection: Connection, world: int, folder: str) -> None:
+def install_groups(
+    connection: Connection,
+    world: int,
+    folder: str,
+) -> None:
     """From now on whatever group the script makes asks the coordinator.
 
     folder: where ranks leave files for each other.
     """
-    RankState.connection, RankState.world = connection, world
+    RankState.connection = connection
+    RankState.world = world
     RankState.folder = folder
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
     _replace_init()
@@ -761,7 +766,10 @@ def _replace_init() -> None:
     dist.init_process_group = c10d.init_process_group = init_process_group
 
 
-def _means_environment(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _means_environment(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> bool:
     """Whether ranks shall find each other by what their launcher told them."""
     if len(args) > 1 or kwargs.get("store") is not None:
         return False
@@ -779,14 +787,22 @@ def _usual_store(given: dict[str, Any]) -> dict[str, Any]:
     """
     # a script may end its groups, and begin anew
     RankState.stores += 1
-    path = os.path.join(RankState.folder, "store-%d" % RankState.stores)
-    asked: dict[str, Any] = {"init_method": None, "store": dist.FileStore(path)}
-    for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
-        number = given.get(name, -1)
-        if number < 0:
-            number = int(os.environ[variable])
-        asked[name] = number
-    return asked
+    name = "store-%d" % RankState.stores
+    path = os.path.join(RankState.folder, name)
+    return {
+        "init_method": None,
+        "store": dist.FileStore(path),
+        "rank": _number_of(given, "rank"),
+        "world_size": _number_of(given, "world_size"),
+    }
+
+
+def _number_of(given: dict[str, Any], name: str) -> int:
+    """A number that the script gave, else that of its launcher."""
+    number = int(given.get(name, -1))
+    if number < 0:
+        number = int(os.environ[name.upper()])
+    return number
 
 
 def _label_models() -> None:

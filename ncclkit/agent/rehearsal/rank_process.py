@@ -41,7 +41,11 @@ def run_program(connection: Connection, program: Program) -> Ending:
     from . import cuda_on_cpu, process_group
 
     connection.start_thread()
-    process_group.install_groups(connection, program.ranks, program.folder)
+    process_group.install_groups(
+        connection,
+        program.ranks,
+        program.folder,
+    )
     cuda_on_cpu.map_gpus(program.host_ranks)
     _stop_after(connection, program.steps)
     _tell_hard_exit(connection)

@@ -65,7 +65,11 @@ def main(argv: list[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _judge_program(options: dict[str, Any], words: list[str], folder: str) -> int:
+def _judge_program(
+    options: dict[str, Any],
+    words: list[str],
+    folder: str,
+) -> int:
     """Run the ranks and write their verdict; returns the exit status."""
     began = time.monotonic()
     program = Program(
