@@ -1,5 +1,6 @@
 """Functions that ranks call, of `test_function.py`."""
 
+import os
 import queue
 import threading
 import time
@@ -110,5 +111,8 @@ def begin_twice() -> None:
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store
         assert isinstance(store, dist.FileStore)
+        # a script may still ask the store of its launcher
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        dist.TCPStore(*place, is_master=False).set("rank", str(dist.get_rank()))
         dist.barrier()
         dist.destroy_process_group()

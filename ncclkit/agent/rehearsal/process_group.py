@@ -6,6 +6,8 @@ Written for torch 2.6 and later; `check_torch` says what an older or newer one l
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from typing import Any, Callable
 
 import torch
@@ -45,6 +47,8 @@ class RankState:
     """Where ranks leave files for each other."""
     stores = 0
     """How many stores this rank has opened."""
+    served: Any = None
+    """The store of `env://`, of rank 0."""
 
 
 def check_torch() -> str:
@@ -787,6 +791,8 @@ def _usual_store(given: dict[str, Any]) -> dict[str, Any]:
     """
     # a script may end its groups, and begin anew
     RankState.stores += 1
+    if RankState.stores == 1 and _number_of(given, "rank") == 0:
+        threading.Thread(target=_serve_store, daemon=True).start()
     name = "store-%d" % RankState.stores
     path = os.path.join(RankState.folder, name)
     return {
@@ -795,6 +801,21 @@ def _usual_store(given: dict[str, Any]) -> dict[str, Any]:
         "rank": _number_of(given, "rank"),
         "world_size": _number_of(given, "world_size"),
     }
+
+
+def _serve_store() -> None:
+    """Serve the store of `env://` too: a script may ask it by itself."""
+    try:
+        RankState.served = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=True,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        # it may serve one of its own there
+        print("ncclkit: no store of env://: %s" % error, file=sys.stderr)
 
 
 def _number_of(given: dict[str, Any], name: str) -> int:
