@@ -90,11 +90,16 @@ def pair_in_words(sweep: Sweep, op: str, size: int) -> str:
 
 def nothing_in_words(sweep: Sweep) -> str:
     """That no setting gains, or that nobody can tell, as much would have been missed."""
-    least_of = _least_visible(sweep)
-    if not least_of or min(least_of.values()) <= NOISY:
+    if not is_undecided(sweep):
         return sweep.headline
     tried = f"{plural(sweep.tried, 'setting')} in {sweep.seconds:.0f} s"
     return f"Too noisy to tell whether anything beats the default: {tried}."
+
+
+def is_undecided(sweep: Sweep) -> bool:
+    """Whether a sweep without a gain would have missed even a large one."""
+    least_of = _least_visible(sweep)
+    return sweep.best is None and bool(least_of) and min(least_of.values()) > NOISY
 
 
 def _least_visible(sweep: Sweep) -> dict[str, float]:
@@ -122,7 +127,10 @@ def visible_in_words(sweep: Sweep) -> str:
     if shown:
         said.append(f"Gains from about {' and '.join(shown)} would have been seen.")
     if blind:
-        said.append(f"It was too noisy to see any gain {' and '.join(blind)}.")
+        where = " and ".join(blind)
+        if not shown and len(blind) > 1:
+            where = "at any size"
+        said.append(f"It was too noisy to see any gain {where}.")
     return " ".join(said)
 
 

@@ -38,6 +38,8 @@ EXAMPLE = (
 )
 PASTED = "It came by standard input, which cannot be read again: judge it alone."
 """What stands for the verdict on another job that no file holds."""
+WELL = "the job was seen to go well"
+"""In the sentence of a healthy verdict."""
 READ_PAGE = "ncclkit causes "
 """How a command begins that does nothing but print what is known of a cause."""
 SQUARES = 64
@@ -56,7 +58,8 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     sentence = known.sentence
     if known.verdict == "no_job" and case.facts and not case.inputs:
         sentence = f"No job ran here: {diagnosis.checks}"
-    rows = _rows(known, measured(case), linked=bool(diagnosis.unknown) and not is_example(case))
+    speed = measured(case)
+    rows = _rows(known, speed, linked=bool(diagnosis.unknown) and not is_example(case))
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
         el("p", scheduler.scheduler_sentence(case), cls="nk-dim")
@@ -64,8 +67,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         else "",
         _others(case),
         _head(known, diagnosis),
-        # the strip holds what was counted
-        el("p", sentence.replace(f" ({diagnosis.checks})", ""), cls="nk-say"),
+        el("p", _title(sentence, diagnosis, speed), cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
@@ -81,6 +83,16 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
     section = el("section", body, cls=cls, id=ANCHOR, data_case=case.path or "")
     return View(sentence, section, titled=False)
+
+
+def _title(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
+    """The sentence without what the strip counts, and with the speed of a job that is well."""
+    title = sentence.replace(f" ({diagnosis.checks})", "")
+    # without what it is compared with, which stands in the table
+    figure = re.split("[,;:]", speed)[0]
+    if figure and diagnosis.verdict == "healthy":
+        return title.replace(WELL, f"{WELL}, and {figure}")
+    return title
 
 
 def _others(case: Case) -> Markup:
@@ -165,6 +177,8 @@ def _who(known: Summary) -> Markup:
     Of what nobody can explain it is the errors.
     """
     at = ""
+    if known.verdict == "healthy":
+        at = el("p", el("b", "At fault: "), "nobody")
     if known.culprit:
         at = el("p", el("b", "At fault: "), known.culprit.sentence)
     if known.line:

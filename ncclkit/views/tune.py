@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
-from ncclkit.core.recommendation import answer_lines, nothing_in_words
+from ncclkit.core.recommendation import answer_lines, is_undecided, nothing_in_words
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
@@ -28,6 +28,7 @@ from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import Chart, Drawn, View, page_frame
 from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+from ncclkit.views._html import sentence as sentence_with_code
 from ncclkit.views._page import Evidence
 from ncclkit.views.cluster import login_card
 
@@ -49,6 +50,8 @@ Else their intervals lie on each other.
 """
 PICTURE = "No setting gains beyond chance, by message size"
 """Title of the figure where the answer stands above it."""
+UNDECIDED = "Nothing could be told from chance, by message size"
+"""The same of a sweep that was too noisy."""
 SYMBOLS = {"better": "circle", "worse": "x", "": "circle-open"}
 """Verdict → shape of a mark; its colour is that of the setting."""
 FILES = {
@@ -76,7 +79,7 @@ class SweepView(Drawn):
             # the picture says the best range, where the answer above it does not say so already
             title = sweep.headline
             if sweep.best is None and not sweep.harmful:
-                title = PICTURE
+                title = UNDECIDED if is_undecided(sweep) else PICTURE
             figure = gains(sweep, title)
         above = Markup("")
         if figure is not None:
@@ -105,10 +108,17 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
     # of no gain the sentence also says how small a one would have been seen
     more = [sentence.removeprefix(nothing).strip(), *more]
     mark = badge("–", "nothing faster", "none")
-    if nothing != sweep.headline:
+    advised = "Keep the default."
+    if is_undecided(sweep):
         mark = badge("–", "cannot tell", "none")
-    first = join(el("b", "First: "), "Keep the default.")
-    return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first))
+        advised = (
+            "Keep the default, and measure again while nobody else computes here, or for longer"
+            " (`--budget`)."
+        )
+    first = join(el("b", "First: "), sentence_with_code(advised))
+    tested = f"{plural(sweep.ranks, 'rank')} over {sweep.backend}"
+    where = join(el("b", "Tested: "), f"{tested}. ", *(f"{note} " for note in sweep.notes))
+    return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first, where))
 
 
 class TuneForm(Form):
@@ -482,6 +492,8 @@ def carriers_view(tuned: SweepView) -> View:
     files = tuning.config_files(tuned.sweep)
     if not files:
         nothing = "Nothing is to be set: no setting is better than the default here"
+        if is_undecided(tuned.sweep):
+            nothing = "Nothing is to be set: the sweep was too noisy to tell"
         return View(tuning.uncarried(tuned.sweep).rstrip(".") or nothing, Markup(""))
     parts = []
     for name, file in files.items():

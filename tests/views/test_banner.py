@@ -60,6 +60,8 @@ def test_a_healthy_live_test_says_what_it_has_shown_and_whether_its_speed_is_nor
     known.measurements = [replace(row, expected=1.0)]
     read = words(nk.show.banner(known))
     assert "2 ranks over gloo on the CPU of one host: says nothing about GPUs or other hosts" in read
+    title = "Nothing found: the job was seen to go well, and all_reduce reaches 0.500 GB/s busbw"
+    assert title in read and "At fault: nobody" in read and "checks passed" not in read
     assert "50 % of the 1.00 GB/s that this host's loopback allows: normal, as 34 % and more is usual" in read
     assert re.search(r"\d+ causes not evaluated: no GPU, no NCCL log, .*Which ones\?", read)
     assert f'href="#{NOT_EVALUATED}"' in nk.show.banner(known).static()
