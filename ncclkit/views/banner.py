@@ -67,7 +67,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         else "",
         _others(case),
         _head(known, diagnosis),
-        el("p", _title(sentence, diagnosis, speed), cls="nk-say"),
+        el("p", _title_of_page(sentence, diagnosis, speed), cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
@@ -85,7 +85,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     return View(sentence, section, titled=False)
 
 
-def _title(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
+def _title_of_page(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
     """The sentence without what the strip counts, and with the speed of a job that is well."""
     title = sentence.replace(f" ({diagnosis.checks})", "")
     # without what it is compared with, which stands in the table

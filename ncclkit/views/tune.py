@@ -79,7 +79,9 @@ class SweepView(Drawn):
             # the picture says the best range, where the answer above it does not say so already
             title = sweep.headline
             if sweep.best is None and not sweep.harmful:
-                title = UNDECIDED if is_undecided(sweep) else PICTURE
+                title = PICTURE
+            if is_undecided(sweep) and not sweep.harmful:
+                title = UNDECIDED
             figure = gains(sweep, title)
         above = Markup("")
         if figure is not None:
