@@ -447,7 +447,7 @@ REFERENCES = (
     Reference("H100 NVL", 2, 208.0, "nvlink", "as pass limit", "Azure NHC"),
     Reference("V100", 8, 110.0, "nvlink", "as pass limit", "Azure NHC"),
 )
-"""Measured elsewhere; REFERENCE of the project, section 12."""
+"""Measured elsewhere, each by the one that it names."""
 
 
 def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Reference]:
