@@ -46,9 +46,11 @@ REPORTS = (
 )
 """Files with tests of every notebook, which look at one report of it."""
 LONG = (
+    "browser/test_answer.py",
     "browser/test_buttons.py",
     "browser/test_environment.py",
     "browser/test_lab.py",
+    "browser/test_logs.py",
     "browser/test_report.py",
     "browser/test_submit.py",
     "browser/test_tuning.py",
