@@ -43,6 +43,8 @@ class View:
 
     is_drawn_again = True
     """Whether newer evidence may replace it; not where a person has typed or chosen something."""
+    tells_of_now = True
+    """Whether newer evidence makes it old; not where it tells of one moment of a story."""
 
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
         """Make the view.

@@ -112,7 +112,7 @@ class Place:
 
     def rests_on(self, form: Any) -> bool:
         """Whether a run of this form makes what stands here old."""
-        if not form.brings_evidence:
+        if not form.brings_evidence or not self.newest.tells_of_now:
             return False
         for arg in self._args:
             if any(arg is outcome for outcome in form.handed_out):

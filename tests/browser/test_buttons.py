@@ -32,7 +32,7 @@ KEPT = re.compile(
 """Cells with a form, and those that they need."""
 ELSEWHERE = re.compile(
     r"^(stopgap|silent|late|practice|sweep|before|check|hung|example|stages) = "
-    r"|nk\.open_sample\(|show\.\w+\((nk\.|hung)|form\.ask\(saw|case_dir \+"
+    r"|nk\.open_sample\(|show\.\w+\((nk\.|hung)|form\.(?:story_)?ask\(saw|case_dir \+"
 )
 """Cells of further cases."""
 SMALL = {"timeout": 10.0, "max_bytes": 4096, "ranks": 2, "logs_dir": "clicked"}

@@ -145,7 +145,10 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     if not first:
         folded = translate("What the story proves")
     body = join(met.banner("nk-story", fold=folded), fit(table(head, rows)))
-    return View(met.sentence, body, titled=False)
+    proof = View(met.sentence, body, titled=False)
+    # what a later run of the story shows does not change what this one has proven
+    proof.tells_of_now = False
+    return proof
 
 
 def _story_answer(
