@@ -93,7 +93,7 @@ class AttachForm(Form):
         rows = []
         self._of_jobs = []
         for job in found[:MOST_JOBS]:
-            button = W.Button(description="Attach", icon="search")
+            button = W.Button(description="Look at it", icon="search")
             button.on_click(partial(self._attach_clicked, job))
             self._of_jobs.append(button)
             rows.append(row(button, W.HTML(_job_line(job))))
