@@ -86,5 +86,12 @@ def printed_by_torchrun(folder: Path, scripts: list[str]) -> dict[str, list[str]
 
 
 def _lines_in(path: Path, start: str) -> list[str]:
-    lines = path.read_text().splitlines()
-    return sorted(line for line in lines if line.startswith(start))
+    found = []
+    for line in path.read_text().splitlines():
+        # a bar of another rank may stand before it, without an end of line
+        place = line.find(start + " [")
+        if line.startswith(start):
+            place = 0
+        if place >= 0:
+            found.append(line[place:])
+    return sorted(found)
