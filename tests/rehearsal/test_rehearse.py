@@ -1,5 +1,9 @@
 """Three scripts through the whole command: would hang, agrees, could not tell."""
 
+import json
+import sys
+
+from ncclkit.agent.rehearsal import ranks
 from ncclkit.cli import main
 from ncclkit.rehearsal.example import example_in
 from tests.rehearsal.rehearsed import SCRIPTS, lines_of, marked_line, printed, rehearse
@@ -73,3 +77,14 @@ def test_the_example_of_the_notebook_hangs_until_it_is_mended(tmp_path):
     lines = script.read_text().replace("        dist.barrier()", "    dist.barrier()")
     script.write_text(lines)
     assert rehearse(tmp_path, script, "--ranks", "2")["exit"] == 0
+
+
+def test_an_interpreter_without_torch_is_named_with_what_to_do(tmp_path, monkeypatch):
+    # it sets these for its ranks; here they are to be as before when the test ends
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(ranks, "_load_torch", lambda: "No module named 'torch'")
+    asked = {"answer": str(tmp_path / "rehearsal.json"), "ranks": 4}
+    assert ranks.main([json.dumps(asked), "train.py"]) == 2
+    told = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert sys.executable in told["why"] and "after -- name one that has PyTorch" in told["why"]

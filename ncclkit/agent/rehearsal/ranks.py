@@ -50,7 +50,10 @@ def main(argv: list[str]) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     lacking = _load_torch()
     if lacking:
-        why = "this interpreter cannot rehearse: %s" % lacking
+        why = (
+            "the interpreter %s cannot rehearse: %s; after -- name one that has PyTorch"
+            % (sys.executable, lacking)
+        )
         verdict = Ruling("unknown", why=why)
         return write_verdict(options, verdict, {})
     listening = _free_port()
