@@ -217,10 +217,7 @@ class AskingGroup(dist.ProcessGroup):
         def make_call() -> Any:
             return self.inner.allreduce(tensors, opts)
 
-        def finish_call() -> None:
-            if averaged:
-                self._divide(tensors)
-
+        finish_call = self._finish_average(averaged, tensors)
         return self._ask("all_reduce", tensors, fields, make_call, tensors, finish_call)
 
     def allreduce_coalesced(
@@ -381,10 +378,7 @@ class AskingGroup(dist.ProcessGroup):
         def make_call() -> Any:
             return self.inner.reduce_scatter(outputs, inputs, opts)
 
-        def finish_call() -> None:
-            if averaged:
-                self._divide(outputs)
-
+        finish_call = self._finish_average(averaged, outputs)
         return self._ask("reduce_scatter", given, fields, make_call, outputs, finish_call)
 
     def reduce_scatter_single(
@@ -404,10 +398,7 @@ class AskingGroup(dist.ProcessGroup):
         def make_call() -> Any:
             return self.inner._reduce_scatter_base(*flat, opts)
 
-        def finish_call() -> None:
-            if averaged:
-                self._divide([output])
-
+        finish_call = self._finish_average(averaged, [output])
         return self._ask("reduce_scatter", [given], fields, make_call, [output], finish_call)
 
     def reduce_scatter_single_coalesced(
@@ -520,6 +511,15 @@ class AskingGroup(dist.ProcessGroup):
             return self.inner.scatter(outputs, inputs, opts)
 
         return self._ask("scatter", outputs, fields, make_call, outputs)
+
+    def _finish_average(self, averaged: bool, tensors: Any) -> Callable[[], None]:
+        """What is left to do once gloo has summed: nothing, unless an average was asked for."""
+
+        def finish_call() -> None:
+            if averaged:
+                self._divide(tensors)
+
+        return finish_call
 
     def _divide(self, tensors: Any) -> None:
         """Make an average of a sum: gloo knows none."""
