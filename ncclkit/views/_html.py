@@ -19,6 +19,8 @@ from markupsafe import escape
 from ncclkit.core.text import plural
 
 _QUOTED = re.compile(r"`([^`\n]+)`")
+_RANGE = re.compile(r"(?<![\w.-])\d+-\d+(?![\w-])")
+"""Numbers from one to another, such as the ranks 0-4; no date and no part of a name."""
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or
 # invisible.
@@ -101,6 +103,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") 
 def code(value: object) -> Markup:
     """Short monospace text in a line."""
     return el("code", value)
+
+
+def headline(value: object) -> Markup:
+    """A sentence in large letters, whose ranges of numbers (0-4) no line may end in."""
+    whole = r'<span class="nk-whole">\g<0></span>'
+    return Markup(_RANGE.sub(whole, str(escaped_text(value))))
 
 
 def sentence(value: object) -> Markup:

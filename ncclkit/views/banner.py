@@ -18,7 +18,7 @@ from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._answer import number_strip
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, el, fit, join, location, pre, table
+from ncclkit.views._html import Markup, badge, el, fit, headline, join, location, pre, table
 from ncclkit.views.findings import NOT_EVALUATED, meaning, strength_part
 from ncclkit.views.plots import bandwidth_summary
 
@@ -67,14 +67,11 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         else "",
         _others(case),
         _head(known, diagnosis),
-        el("p", _title_of_page(sentence, diagnosis, speed), cls="nk-say"),
+        el("p", headline(_title_of_page(sentence, diagnosis, speed)), cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
-        *(
-            el("p", el("b", f"Risk ({risk.strength}): "), with_fix(risk))
-            for risk in diagnosis.risks
-        ),
+        *_risks(known, diagnosis),
         fit(table(("", "The job, and what was judged"), rows)),
     )
     example = ""
@@ -217,6 +214,17 @@ def _first(known: Summary) -> Markup:
     if known.command:
         command = pre(known.command)
     return join(said, command)
+
+
+def _risks(known: Summary, diagnosis: Diagnosis) -> list[Markup]:
+    """A sentence for each risk and its fix, but for the fix that was named as the first step."""
+    said = []
+    for risk in diagnosis.risks:
+        sentence = with_fix(risk)
+        if risk.advice and known.first_step.endswith(risk.advice[0].do):
+            sentence = risk.say
+        said.append(el("p", el("b", f"Risk ({risk.strength}): "), sentence))
+    return said
 
 
 def measured(case: Case) -> str:

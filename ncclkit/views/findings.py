@@ -257,8 +257,12 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
     # what only fits the symptom has to be made sure of first; a fix would be a guess
     if finding.experiment_first:
         steps.reverse()
-    body = join(_culprits(finding), evidence_part(finding.evidence, lines), *steps)
+    evidence = evidence_part(finding.evidence, lines)
     edge = f"nk-card nk-edge-{word}"
+    if not headline and number == 1:
+        # the banner above has said how sure it is and who is at fault
+        return el("section", el("h4", sentence), evidence, *steps, cls=edge)
+    body = join(_culprits(finding), evidence, *steps)
     if number > 1:
         head = el("summary", named, " ", el("span", sentence, cls="nk-line"))
         return el("details", head, el("p", meaning(finding), cls="nk-dim"), body, cls=edge)

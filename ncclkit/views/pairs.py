@@ -35,7 +35,7 @@ def pairs_view(case: Case) -> View:
     paths.sort(key=lambda path: -len(_pairs_over(found, path)))
     rows = [_path_row(found, path) for path in paths]
     body = []
-    if found.pairs:
+    if found.pairs and found.ranks > 2:
         body.append(el("p", _how_to_read(found), cls="nk-dim"))
     body += [
         _stage_lights(found),
@@ -47,7 +47,8 @@ def pairs_view(case: Case) -> View:
     alone = table(("Rank", "Copies in its own memory"), _rank_rows(found))
     body.append(fold("Each rank alone", alone))
     figure = None
-    if found.pairs or found.silent:
+    # of a single pair the table above says all, and a matrix is two equal squares
+    if found.ranks > 2 and (found.pairs or found.silent):
         figure = _pair_matrix(found)
     return Drawn(found.summary, figure, join(*body))
 

@@ -36,6 +36,8 @@ SHOWN = 6
 """Settings that a figure draws: those that make the largest difference."""
 PANELS = 3
 """Collectives that a figure draws: those with the largest difference."""
+WIDEST = 3.0
+"""How far bars of intervals may widen a panel, as a multiple of what its marks span."""
 FLOOR = -150.0
 """Gain in percent below which a mark is not drawn.
 
@@ -368,19 +370,21 @@ def _draw_setting(
 
 
 def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
-    """The range from the worst to the best gain.
+    """The range that holds each mark, and its interval unless that is many times wider.
 
-    Intervals may be cut, since a size with few rounds would flatten the others.
+    An interval of a size with few rounds would flatten the others.
     """
-    known = []
-    for one in rows:
-        if str(one.setting) in named:
-            known.append(max(100 * one.gain, FLOOR))
+    drawn = [one for one in rows if str(one.setting) in named]
+    gains_seen = [max(100 * one.gain, FLOOR) for one in drawn]
     # a span of ten per cent at least: less is noise, and would look like much
-    low = min([*known, -5.0])
-    high = max([*known, 5.0])
-    margin = 0.25 * (high - low)
-    return [low - margin, high + margin]
+    low = min([*gains_seen, -5.0])
+    high = max([*gains_seen, 5.0])
+    reach = WIDEST * (high - low)
+    lowest_bar = min([low, *(100 * one.interval[0] for one in drawn)])
+    highest_bar = max([high, *(100 * one.interval[1] for one in drawn)])
+    margin = 0.1 * (high - low)
+    bottom = max(lowest_bar, low - reach, min(FLOOR, low))
+    return [bottom - margin, min(highest_bar, high + reach) + margin]
 
 
 def _interval(one: Comparison) -> str:

@@ -79,7 +79,7 @@ def test_the_verdict_stands_under_the_title_with_the_command_that_makes_the_page
     }
     main = BeautifulSoup(page.render(nb, name="03_logs.ipynb", folder=ROOT / "notebooks"), "html.parser").main
     said = " ".join(main.get_text(" ").split())
-    assert said.startswith("Why? It is rank 3 ncclkit report --notebook 03_logs --case '/my case' -p 'logs=a b'")
+    assert said.startswith("Why? It is rank 3 ncclkit report --notebook 03_logs --case 'my case' -p 'logs=a b'")
     assert said.index("A page.") < said.index("rank 9") and "What you get" not in said
 
 

@@ -52,7 +52,7 @@ def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
     assert squeezed(recorded.say) not in read and "skip_batches" not in read
     assert [word for word in ("Cancel", "Changethevalues", "Checkthis", "Makethereport") if word in read] == []
     banner = soup.select_one("section.prose:first-child .nk-banner")
-    assert banner and f"ncclkit report --notebook guided --case {case}" in banner.get_text()
+    assert banner and f"ncclkit report --notebook guided --case {case.name}" in banner.get_text()
     assert len(html) < 1_500_000
     assert list((case / "runs").glob("*/wire.jsonl")) and (case / "facts.jsonl").stat().st_size
 

@@ -73,7 +73,7 @@ def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path
     shown = {source: nk.show.banner(case)._repr_mimebundle_(), "nk.show.job(case)": {"text/plain": "a job"}}
     html = report.keep(report.notebook("03_logs"), tmp_path, {"logs": str(KILLED), "redact": False}, shown).read_text()
     assert html.count('class="nk-card nk-banner') == 1 and "a job" in html
-    assert f"--notebook 03_logs --case {tmp_path} -p logs={KILLED}" in html and "redact=" not in html
+    assert f"--notebook 03_logs --case {tmp_path.name} -p logs={KILLED}" in html and "redact=" not in html
     assert Case.open(tmp_path, read_only=True).findings
 
 

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bs4 import BeautifulSoup, Tag
+from bs4 import BeautifulSoup, NavigableString, Tag
 from jinja2 import DictLoader
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
@@ -158,14 +158,15 @@ def _about_page(notebook: NotebookNode, name: str, folder: Path | None) -> dict[
 def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again.
 
-    What stands at its default is left to the notebook.
+    What stands at its default is left to the notebook.  Of the case folder it is the name alone:
+    who reads the page has another home than who made it.
     """
     given = [
         f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
     ]
     case = []
     if parameters.get("case_dir"):
-        case = ["--case", str(parameters["case_dir"])]
+        case = ["--case", Path(str(parameters["case_dir"])).resolve().name]
     own = next(
         (
             path.relative_to(home).with_suffix("")
@@ -425,10 +426,20 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
     if answer is None:
         return
     question = soup.new_tag("p", attrs={"class": "question"})
-    question.string = title.get_text(" ", strip=True)
+    question.string = _words_of(title)
     title.insert_before(question)
-    title.string = answer.get_text(" ", strip=True).rstrip(".")
+    title.clear()
+    for part in [*answer.contents]:
+        title.append(part.extract())
+    ending = title.contents[-1]
+    if isinstance(ending, NavigableString):
+        ending.replace_with(ending.rstrip().rstrip("."))
     answer.decompose()
+
+
+def _words_of(heading: Tag) -> str:
+    """The words of a heading, without the elements within it."""
+    return " ".join(heading.get_text().split())
 
 
 def _add_contents(soup: BeautifulSoup) -> None:
@@ -436,7 +447,7 @@ def _add_contents(soup: BeautifulSoup) -> None:
     used: Counter[str] = Counter()
     entries = []
     for heading in soup.select("section.prose > :is(h1, h2, h3)"):
-        text = heading.get_text(" ", strip=True)
+        text = _words_of(heading)
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
         used[slug] += 1
         if used[slug] == 1:
