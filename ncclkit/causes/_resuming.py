@@ -108,8 +108,8 @@ def resume_line(case: Case) -> Event | None:
 def advice_for_loader(name: str, why: str) -> Advice:
     """How a framework keeps where its loaders stood; the empty name is plain PyTorch."""
     return Advice(
-        "Keep where every rank's loader stands in the checkpoint, "
-        "so that no rank reads its data again to resume.",
+        "Skip no batches at a resume: keep where every rank's loader stands in the checkpoint, "
+        "so that no rank reads its data again.",
         code=LOADERS.get(name, LOADERS[""]),
         why=why,
         check=(

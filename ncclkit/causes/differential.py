@@ -185,7 +185,7 @@ class Differential:
 
     @property
     def counted(self) -> str:
-        """``in 31 settled cases like this: host_oom 9, slow_rank 6``."""
+        """``in 31 settled cases like this: host_oom 9, slow_rank 6 and 16 of others``."""
         # plain counts, so that a reader can weigh the order himself
         best = sorted(self.suspects, key=lambda suspect: -suspect.settled)[:4]
         settled_words = []
@@ -193,7 +193,10 @@ class Differential:
             if one.settled:
                 settled_words.append(f"{one.cause} {one.settled}")
         named = ", ".join(settled_words)
-        if named:
+        others = self.settled - sum(one.settled for one in best)
+        if others > 0:
+            named += f" and {others} of others"
+        if settled_words:
             return f"in {self.settled} settled cases like this: {named}"
         return ""
 

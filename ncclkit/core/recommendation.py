@@ -125,12 +125,12 @@ def visible_in_words(sweep: Sweep) -> str:
             shown.append(f"{percent(least)} {where}")
     said = []
     if shown:
-        said.append(f"Gains from about {' and '.join(shown)} would have been seen.")
+        said.append(f"A gain of about {' and '.join(shown)} would have been seen.")
     if blind:
         where = " and ".join(blind)
         if not shown and len(blind) > 1:
             where = "at any size"
-        said.append(f"It was too noisy to see any gain {where}.")
+        said.append(f"Noise would have hidden any gain {where}.")
     return " ".join(said)
 
 

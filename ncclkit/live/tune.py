@@ -1030,7 +1030,7 @@ class Measured:
 
     def note_left(self, left: int, of: int) -> None:
         """Say once that time was up."""
-        said = f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
+        said = f"Time was up before {left} of {of} pairs of collective and size; `--budget` gives"
         if left and not any(note.startswith("Time was up") for note in self.notes):
             self.notes.append(f"{said} more.")
 
@@ -1202,7 +1202,7 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
     if every <= turns:
         return every, False
     if turns < 1:
-        notes.append(f"No time was left for {space}; --budget gives more.")
+        notes.append(f"No time was left for {space}; `--budget` gives more.")
         return 0, False
     if find_spec("optuna"):
         trials = jobs // CHOOSING
@@ -1341,7 +1341,7 @@ class SweepJobs:
                 if turn < LEAST_ROUNDS:
                     self.made.notes.append(
                         f"Time was up after {turn} of the {LEAST_ROUNDS} turns of jobs that a"
-                        " verdict needs; --budget gives more."
+                        " verdict needs; `--budget` gives more."
                     )
                 return
             await self._turn(settings, "decide", order)

@@ -105,7 +105,7 @@ def code(value: object) -> Markup:
     return el("code", value)
 
 
-def headline(value: object) -> Markup:
+def unbroken_ranges(value: object) -> Markup:
     """A sentence in large letters, whose ranges of numbers (0-4) no line may end in."""
     whole = r'<span class="nk-whole">\g<0></span>'
     return Markup(_RANGE.sub(whole, str(escaped_text(value))))

@@ -18,7 +18,7 @@ from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._answer import number_strip
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, el, fit, headline, join, location, pre, table
+from ncclkit.views._html import Markup, badge, el, fit, join, location, pre, table, unbroken_ranges
 from ncclkit.views.findings import NOT_EVALUATED, meaning, strength_part
 from ncclkit.views.plots import bandwidth_summary
 
@@ -60,6 +60,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         sentence = f"No job ran here: {diagnosis.checks}"
     speed = measured(case)
     rows = _rows(known, speed, linked=bool(diagnosis.unknown) and not is_example(case))
+    title = unbroken_ranges(_title_of_page(sentence, diagnosis, speed))
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
         el("p", scheduler.scheduler_sentence(case), cls="nk-dim")
@@ -67,7 +68,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         else "",
         _others(case),
         _head(known, diagnosis),
-        el("p", headline(_title_of_page(sentence, diagnosis, speed)), cls="nk-say"),
+        el("p", title, cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
@@ -87,9 +88,12 @@ def _title_of_page(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
     title = sentence.replace(f" ({diagnosis.checks})", "")
     # without what it is compared with, which stands in the table
     figure = re.split("[,;:]", speed)[0]
-    if figure and diagnosis.verdict == "healthy":
-        return title.replace(WELL, f"{WELL}, and {figure}")
-    return title
+    if not figure or diagnosis.verdict != "healthy":
+        return title
+    # what was measured beside others is no speed of the machine
+    if any(risk.cause == "cpu_contention" for risk in diagnosis.risks):
+        figure += " on a busy host"
+    return title.replace(WELL, f"{WELL}, and {figure}")
 
 
 def _others(case: Case) -> Markup:
@@ -221,9 +225,11 @@ def _risks(known: Summary, diagnosis: Diagnosis) -> list[Markup]:
     said = []
     for risk in diagnosis.risks:
         sentence = with_fix(risk)
-        if risk.advice and known.first_step.endswith(risk.advice[0].do):
+        fixes = [advice.do for advice in risk.advice[:1]]
+        if known.first_step.endswith(tuple(fixes)):
             sentence = risk.say
-        said.append(el("p", el("b", f"Risk ({risk.strength}): "), sentence))
+        named = el("b", f"Risk ({risk.strength}): ")
+        said.append(el("p", named, sentence))
     return said
 
 

@@ -169,12 +169,21 @@ def static_events(events: Sequence[Event]) -> Markup:
     for kind, count in kinds.most_common():
         which = some(sorted(ranks[kind]))
         counts.append((code(kind), f"{count:,}", which or "–"))
-    shown = _shown(wrong, FEW)
+    lines_once = _one_of_each_line(wrong)
+    shown = _shown(lines_once, FEW)
     folder = common({event.path for event in events})
-    title = f"Abnormal lines: {len(wrong):,}"
+    title = f"Abnormal lines: {len(lines_once):,}"
     lines = fold(title, _table(shown, folder), is_open=len(shown) <= FEW)
     by_kind = table(("Kind", "Events", "Ranks"), counts)
     return join(lines, fold("Counts by kind", by_kind, is_open=not wrong))
+
+
+def _one_of_each_line(events: Iterable[Event]) -> list[Event]:
+    """The first of the events that one line of a file gave; others have no line of their own."""
+    first_of: dict[tuple[str, int, str], Event] = {}
+    for event in events:
+        first_of.setdefault((event.path, event.line, excerpt(event)), event)
+    return [*first_of.values()]
 
 
 def picked_html(picked: Sequence[Event], folder: str = "") -> str:
@@ -275,16 +284,19 @@ def _where(event: Event, number: int) -> str:
 def _kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
     everything, *kinds = _options(events, "kind")
     wrong = sum(abnormal(event) for event in events)
-    return [everything, *([(f"{ABNORMAL} ({wrong:,})", ABNORMAL)] if wrong else []), *kinds]
+    offered = [everything]
+    if wrong:
+        offered.append((f"{ABNORMAL} ({wrong:,})", ABNORMAL))
+    return offered + kinds
 
 
 def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
     counts: Counter[Any] = Counter(getattr(event, field) for event in events)
     known = sorted(key for key in counts if key)
-    return [
-        (f"all ({len(events):,})", ALL),
-        *((f"{key} ({counts[key]:,})", str(key)) for key in known),
-    ]
+    offered = [(f"all ({len(events):,})", ALL)]
+    for key in known:
+        offered.append((f"{key} ({counts[key]:,})", str(key)))
+    return offered
 
 
 UNUSED_KINDS = {

@@ -452,13 +452,20 @@ def _axis_names(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict
         axis_ranks.update(pair)
     ranks = sorted(axis_ranks)
     # a row for each host only where the host of every rank is known
-    if len(ranks) <= EACH or any(rank not in hosts for rank in ranks):
-        named = [str(rank) for rank in ranks]
-        return named, {rank: place for place, rank in enumerate(ranks)}, "rank"
+    each_rank = len(ranks) <= EACH or not hosts.keys() >= axis_ranks
+    names: list[str] = []
+    places: dict[int, int] = {}
     # in the order of ranks, so that neighbours in the matrix are neighbours in the job
-    names = list(dict.fromkeys(hosts[rank] for rank in ranks))
-    places = {name: place for place, name in enumerate(names)}
-    return names, {rank: places[hosts[rank]] for rank in ranks}, "host"
+    for rank in ranks:
+        name = hosts.get(rank, "")
+        if each_rank:
+            name = str(rank)
+        if name not in names:
+            names.append(name)
+        places[rank] = names.index(name)
+    if each_rank:
+        return names, places, "rank"
+    return names, places, "host"
 
 
 def _cells_of(pairs: Iterable[Pair], places: Mapping[int, int]) -> list[Pair]:

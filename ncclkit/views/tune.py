@@ -121,7 +121,8 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
         )
     first = join(el("b", "First: "), sentence_with_code(advised))
     tested = f"{plural(sweep.ranks, 'rank')} over {sweep.backend}"
-    where = join(el("b", "Tested: "), f"{tested}. ", *(f"{note} " for note in sweep.notes))
+    notes = [f"{note} " for note in sweep.notes]
+    where = join(el("b", "Tested: "), f"{tested}. ", *map(sentence_with_code, notes))
     return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first, where))
 
 
@@ -338,7 +339,7 @@ def _draw_setting(
     figure.add_scatter(
         x=[one.bytes * DODGE**index for one in rows],
         y=drawn,
-        text=["" if at >= FLOOR else f"{at:,.0f} %" for at in gain],
+        text=[_number_below_floor(at) for at in gain],
         textposition="top center",
         cliponaxis=False,
         name=name,
@@ -353,11 +354,7 @@ def _draw_setting(
         },
         error_y={
             "array": [max(top - at, 0) for top, at in zip(high, drawn, strict=True)],
-            "arrayminus": [
-                # a mark at the floor has no place for an interval
-                max(at - bottom, 0) * (at > FLOOR)
-                for bottom, at in zip(low, drawn, strict=True)
-            ],
+            "arrayminus": _bars_downwards(low, drawn),
             "color": colour,
             "thickness": 1,
         },
@@ -369,19 +366,43 @@ def _draw_setting(
     )
 
 
+def _number_below_floor(gain: float) -> str:
+    """The gain of a mark that is not at its place; empty where it is."""
+    if gain < FLOOR:
+        return f"{gain:,.0f} %"
+    return ""
+
+
+def _bars_downwards(low: Sequence[float], drawn: Sequence[float]) -> list[float]:
+    """How long the lower bar of each mark is, in percent of gain."""
+    bars = []
+    for bottom, at in zip(low, drawn, strict=True):
+        # a mark at the floor has no place for an interval
+        if at > FLOOR:
+            bars.append(max(at - bottom, 0))
+        else:
+            bars.append(0)
+    return bars
+
+
 def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
     """The range that holds each mark, and its interval unless that is many times wider.
 
     An interval of a size with few rounds would flatten the others.
     """
-    drawn = [one for one in rows if str(one.setting) in named]
-    gains_seen = [max(100 * one.gain, FLOOR) for one in drawn]
     # a span of ten per cent at least: less is noise, and would look like much
-    low = min([*gains_seen, -5.0])
-    high = max([*gains_seen, 5.0])
+    low, high = -5.0, 5.0
+    lowest_bar, highest_bar = low, high
+    for one in rows:
+        if str(one.setting) not in named:
+            continue
+        gain = max(100 * one.gain, FLOOR)
+        low = min(low, gain)
+        high = max(high, gain)
+        bar_bottom, bar_top = one.interval
+        lowest_bar = min(lowest_bar, gain, 100 * bar_bottom)
+        highest_bar = max(highest_bar, gain, 100 * bar_top)
     reach = WIDEST * (high - low)
-    lowest_bar = min([low, *(100 * one.interval[0] for one in drawn)])
-    highest_bar = max([high, *(100 * one.interval[1] for one in drawn)])
     margin = 0.1 * (high - low)
     bottom = max(lowest_bar, low - reach, min(FLOOR, low))
     return [bottom - margin, min(highest_bar, high + reach) + margin]

@@ -131,7 +131,7 @@ def test_nothing_better_says_what_would_have_been_seen() -> None:
     assert 0.05 < small < 0.2 and 0.02 <= large < 0.03
     assert f"about {100 * small:.0f} % up to 64 KiB and {100 * large:.0f} % above 64 KiB would have been seen" in said
     blind = recommendation(replace(sweep, plain=(plain(8, 2.0),)))
-    assert blind.endswith("It was too noisy to see any gain up to 64 KiB.")
+    assert blind.endswith("Noise would have hidden any gain up to 64 KiB.")
     assert blind.startswith("Too noisy to tell whether anything beats the default: 1 setting in")
     assert seen.best is None and not is_undecided(seen), "a large gain would have been seen"
     assert detail_lines(seen) == [], "it is not said twice"

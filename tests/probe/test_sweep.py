@@ -593,7 +593,7 @@ def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
     for record in records:
         made.take(record, [0, 1])
     assert {key[1:] for key in made.times["choose"]} == {("all_reduce", 8)}
-    assert made.notes == ["Time was up before 5 of 6 pairs of collective and size; --budget gives more."]
+    assert made.notes == ["Time was up before 5 of 6 pairs of collective and size; `--budget` gives more."]
 
 
 def test_a_setting_that_ddp_cannot_use_is_named() -> None:

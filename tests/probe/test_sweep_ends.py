@@ -247,7 +247,7 @@ def test_a_job_is_ended_soon_after_the_budget(tmp_path: Path, monkeypatch: pytes
     words = plans[0].argv
     assert float(words[words.index("--within") + 1]) <= 30 - tune.ANSWER
     assert float(words[words.index("--timeout") + 1]) <= 10
-    assert found.notes == ("Time was up before 1 of 2 pairs of collective and size; --budget gives more.",)
+    assert found.notes == ("Time was up before 1 of 2 pairs of collective and size; `--budget` gives more.",)
     assert not found.unfinished and found.partial and len(found.advantages) == 1
 
 
@@ -289,7 +289,7 @@ def test_a_turn_that_would_end_after_the_budget_is_not_begun(
     jobs = tune.SweepJobs(Case(), Plan("tune", (), 2, "gloo", "python3", 60.0), made, print)
     asyncio.run(jobs.decide({1: OWN}, now[0] + seconds))
     assert len(done) == turns
-    assert made.notes == ["Time was up after 3 of the 6 turns of jobs that a verdict needs; --budget gives more."] * said
+    assert made.notes == ["Time was up after 3 of the 6 turns of jobs that a verdict needs; `--budget` gives more."] * said
 
 
 def test_a_turn_that_ended_in_the_middle_counts_as_far_as_it_is_paired() -> None:

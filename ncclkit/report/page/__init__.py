@@ -24,7 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bs4 import BeautifulSoup, NavigableString, Tag
+from bs4 import BeautifulSoup, Tag
+from bs4.element import NavigableString
 from jinja2 import DictLoader
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
@@ -161,12 +162,14 @@ def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
     What stands at its default is left to the notebook.  Of the case folder it is the name alone:
     who reads the page has another home than who made it.
     """
-    given = [
-        f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
-    ]
+    given = []
+    for key, value in parameters.items():
+        if key != "case_dir" and value != "":
+            given += ["-p", f"{key}={value}"]
     case = []
     if parameters.get("case_dir"):
-        case = ["--case", Path(str(parameters["case_dir"])).resolve().name]
+        folder = Path(str(parameters["case_dir"]))
+        case = ["--case", folder.resolve().name]
     own = next(
         (
             path.relative_to(home).with_suffix("")
@@ -176,7 +179,7 @@ def _command_to_repeat(path: Path, parameters: Mapping[str, Any]) -> str:
         path,
     )
     words = ["ncclkit", "report", "--notebook", str(own), *case]
-    return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
+    return shlex.join([*words, *given])
 
 
 def _cut_unstarted(page: NotebookNode) -> int:
@@ -428,10 +431,11 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
     question = soup.new_tag("p", attrs={"class": "question"})
     question.string = _words_of(title)
     title.insert_before(question)
+    # with the elements within it, as they keep together what no line may break
     title.clear()
-    for part in [*answer.contents]:
-        title.append(part.extract())
+    title.extend([*answer.contents])
     ending = title.contents[-1]
+    # a title ends without a full stop
     if isinstance(ending, NavigableString):
         ending.replace_with(ending.rstrip().rstrip("."))
     answer.decompose()
