@@ -53,6 +53,13 @@ from ncclkit.analysis.calls import (
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
 from ncclkit.analysis.launchers import launchers
+from ncclkit.analysis.launches import (
+    counts_in_words,
+    global_ranks,
+    behind_sentence,
+    places_in_words,
+    stands_still,
+)
 from ncclkit.analysis.picks import (
     among,
     ddp_ranks,
@@ -139,6 +146,8 @@ def diagnose(case: Case) -> Finding:
         _rank_left,
         _ddp_mismatch,
         _stalled_tensors,
+        _crossed_by_ras,
+        _few_ahead_by_ras,
         _skipped_locally,
         _timeouts_alone,
     )
@@ -250,6 +259,53 @@ def _launched_more(case: Case) -> Finding | None:
         say += ": they made different calls"
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
         return _finding(case, "likely", say, [report, *changes], odd)
+    return None
+
+
+def _crossed_by_ras(case: Case) -> Finding | None:
+    """By NCCL's RAS each rank is behind another one, in different operations."""
+    for report in case.of(RasCommunicator):
+        numbers = global_ranks(case.events, report)
+        if not report.data.crossed or not stands_still(case.events, report):
+            continue
+        say = f"{behind_sentence(case.events)[:-1]}, in two reports alike."
+        changes = [one for one in case.of(RasChange) if one.data.hash == report.data.hash]
+        odd = [] if numbers is None else [numbers.get(rank, rank) for rank in _odd_calls(report)]
+        return _finding(case, "likely", say, [report, *changes], tuple(odd))
+    return None
+
+
+def _odd_calls(report: Event[RasCommunicator]) -> list[int]:
+    """The ranks that a text lists, or that are fewer, in each operation that differs."""
+    odd: set[int] = set()
+    for op in report.data.spreads:
+        named = report.data.counts.get(op, {})
+        sides: dict[int, list[int]] = {}
+        for rank, count in named.items():
+            sides.setdefault(count, []).append(int(rank))
+        small = min(sides.values(), key=len, default=[])
+        if 2 * len(small) < (report.data.size or 0):
+            odd.update(small)
+    return sorted(odd)
+
+
+def _few_ahead_by_ras(case: Case) -> Finding | None:
+    """A few ranks have launched more than all others, and nothing moves any more."""
+    for report in case.of(RasCommunicator):
+        data = report.data
+        numbers = global_ranks(case.events, report)
+        few = 2 * len(data.ahead) < (data.size or 0) and 2 * data.late_number > (data.size or 0)
+        if not data.ahead or not few or data.crossed or numbers is None:
+            continue
+        if not stands_still(case.events, report):
+            continue
+        ahead = tuple(numbers.get(rank, rank) for rank in data.ahead)
+        where = places_in_words(report, data.ahead)
+        say = f"{who_are(ahead)}{f' ({where})' if where else ''} launched more than the"
+        say += f" {data.late_number} others ({counts_in_words(report)} there), by two reports of"
+        say += " NCCL's RAS: they made a call that the others did not, or all others are late."
+        changes = [one for one in case.of(RasChange) if one.data.hash == data.hash]
+        return _finding(case, "possible", say, [report, *changes], ahead)
     return None
 
 

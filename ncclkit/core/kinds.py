@@ -25,6 +25,16 @@ class Frame(TypedDict):
     func: str
 
 
+class RasPlace(TypedDict):
+    """Where a rank runs, by a RAS report."""
+
+    host: str
+    """an address"""
+    pid: int | None
+    gpu: str
+    """CUDA index, with NVML's where they differ"""
+
+
 class Fields(msgspec.Struct, frozen=True):
     """What events of a kind say.
 
@@ -1607,22 +1617,32 @@ class RasReport(Fields, frozen=True):
 
     kind = "ras.report"
     version: str = ""
-    """of NCCL"""
+    """of NCCL, in the process that answered"""
     nodes: int | None = None
     processes: int | None = None
+    gpus: int | None = None
     communicators: int | None = None
     """how many"""
     sound: int | None = None
     """how many of them without a remark"""
     silent: list[str] = []
     """[host:pid, did not answer in time]"""
+    silent_number: int = 0
+    """how many, named or not"""
     dead: list[str] = []
     """[host:pid, given up]"""
+    dead_number: int = 0
+    """how many, named or not"""
     timeouts: int | None = None
+    outliers: list[str] = []
+    """[nodes with another number of processes or GPUs than most] (text only)"""
 
 
 class RasCommunicator(Fields, frozen=True):
-    """RAS report; of a text report the communicators that it remarks on."""
+    """RAS report; of a text report the communicators that it remarks on.
+
+    Ranks are those of the communicator.
+    """
 
     kind = "ras.communicator"
     hash: str = ""
@@ -1630,14 +1650,32 @@ class RasCommunicator(Fields, frozen=True):
     size: int | None = None
     missing: list[int] = []
     """[ranks]"""
+    missing_number: int = 0
+    """how many are missing or dead, named or not"""
     counts: dict[str, dict[str, int]] = {}
     """{op: {rank: launched}} (text reports name outliers only)"""
     behind: list[int] = []
-    """[ranks]"""
+    """[ranks below the highest count]"""
+    late: list[int] = []
+    """[ranks with the lowest count]"""
+    late_number: int = 0
+    """how many have the lowest count, named or not"""
+    ahead: list[int] = []
+    """[ranks known to have the highest count]"""
+    spreads: dict[str, list[int]] = {}
+    """{op: [lowest, highest count]} where counts differ"""
+    crossed: bool = False
+    """each rank is behind in some operation: they made different calls"""
     dead: list[int] = []
     """[ranks]"""
     errors: dict[str, str] = {}
     """{rank: text}"""
+    error_shares: dict[str, int] = {}
+    """{text: how many ranks} (text only)"""
+    statuses: dict[str, str] = {}
+    """{rank: INIT, RUNNING, FINALIZE, ABORT, NOCOMM} where ranks differ"""
+    places: dict[str, RasPlace] = {}
+    """{rank: where it runs} of ranks that are remarked on"""
 
 
 class RasChange(Fields, frozen=True):
@@ -1651,6 +1689,8 @@ class RasChange(Fields, frozen=True):
     hash: str = ""
     moved: dict[str, dict[str, int]] = {}
     """{rank: {op: launched between the two reports}}"""
+    unnamed: int = 0
+    """launched by ranks that the reports do not name"""
     still: list[int] = []
     """[ranks that launched nothing]"""
     seconds: float | None = None
