@@ -132,7 +132,8 @@ def belongs(report, job):
     """Whether a report is of the job whose processes on this host are `job`.
 
     Where it names processes of a host of ours, all of them must be those of the job.  A report in
-    text may name none: then it counts where no other process of the user here has NCCL loaded.
+    text names only what is odd, maybe nobody, or a whole node that is not this one: then it counts
+    where no other process of the user here has NCCL loaded.
     """
     hosts = {}  # type: dict[bytes, set[int]]
     for match in NAMED.finditer(report):
@@ -143,9 +144,28 @@ def belongs(report, job):
     for pid in job:
         for number in _numbers(pid):
             inner.add(number)
-    if hosts:
-        return any(pids <= inner for pids in hosts.values())
+    if any(pids <= inner for pids in hosts.values()):
+        return True
+    if report.lstrip()[:1] == b"{" or any(map(_is_ours, hosts)):
+        return False
     return not _others(job)
+
+
+def _is_ours(node):
+    """Whether an address is one of this host.
+
+    A datagram socket that is connected sends nothing, and then has the address from which it would.
+    """
+    name = node.decode("ascii", "replace")
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((socket.inet_ntop(family, socket.inet_pton(family, name)), 9))
+                if probe.getsockname()[0] == probe.getpeername()[0]:
+                    return True
+        except (OSError, ValueError):
+            continue  # an address of the other family, or no way there
+    return False
 
 
 def _numbers(pid):
