@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.calls import op_of
+from ncclkit.analysis.diagnostics import diagnostics, pair_in_words
 from ncclkit.analysis.picks import (
     env_of,
     family,
@@ -121,7 +122,14 @@ def diagnose(case: Case) -> Finding:
     else:
         witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
-        case, _lone_rank, _from_stages, _wrong_values, *witnesses, CHECK.risk
+        case,
+        _lone_rank,
+        _diagnosed,
+        _from_stages,
+        _wrong_values,
+        _verified_by_nccl,
+        *witnesses,
+        CHECK.risk,
     ) or CHECK.otherwise(
         case,
         went_well,
@@ -165,6 +173,47 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             " they would be "
         )
         yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
+
+
+def _diagnosed(case: Case) -> Finding | None:
+    """NCCL wrote or read the memory of a peer, and other bytes arrived."""
+    lines = diagnostics(case, "p2p_data")
+    strength: Strength = "proven"
+    does = "what NCCL's diagnostics wrote or read arrived as other bytes"
+    if not lines:
+        lines = [one for one in diagnostics(case, "p2p_import") if one.data.handle == "DIRECT"]
+        strength = "likely"
+        does = "NCCL's diagnostics could not map the memory of the peer"
+    if not lines:
+        return None
+    ranks, pair = pair_in_words(case, lines[0])
+    more = ""
+    if len(lines) > 1:
+        more = f", and so for {len(lines) - 1} more"
+    return found(
+        ID,
+        strength,
+        f"From {pair}, {does}{more}.",
+        pick(lines, _verified_pairs(case)),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice(True),
+        next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _verified_pairs(case: Case) -> list[Event]:
+    """Lines in which NCCL verified each pair of GPUs."""
+    return list(diagnostics(case, "p2p_data", state="clean"))
+
+
+def _verified_by_nccl(case: Case) -> Finding | None:
+    """NCCL's diagnostics verified every pair, and nothing of ours says otherwise."""
+    verified = _verified_pairs(case)
+    if not verified or case.of(KernelIommu):
+        return None
+    say = "NCCL's diagnostics wrote, read and verified the memory of every pair of GPUs."
+    return clear(ID, say, tuple(verified[:2]))
 
 
 def _from_stages(case: Case) -> Finding | None:

@@ -477,4 +477,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = (*_advice_on_sender(), DETACH)
+REMEDIES = (*_advice_on_sender(), DETACH, LOST)

@@ -464,15 +464,17 @@ def _unnamed_by_ras(case: Case) -> Finding | None:
             continue
         say = behind_sentence(case.events)
         why = [report, *(one for one in case.of(RasChange) if one.data.hash == report.data.hash)]
-        ask = Advice(
-            "Ask RAS for JSON (NCCL 2.28.7), which names each rank, or look at the ranks' stacks.",
-            command="ncclras -f json",
-            why="A text report lists a set of ranks only up to a quarter of them, and ten.",
-            check="The report holds `collective_counts` of every rank.",
-            risk="None: it only reads.",
-        )
-        return found(ID, "likely", say, pick(why), advice=(ask,), next=experiment(case))
+        return found(ID, "likely", say, pick(why), advice=(ASK_JSON,), next=experiment(case))
     return None
+
+
+ASK_JSON = Advice(
+    "Ask RAS for JSON (NCCL 2.28.7), which names each rank, or look at the ranks' stacks.",
+    command="ncclras -f json",
+    why="A text report lists a set of ranks only up to a quarter of them, and ten.",
+    check="The report holds `collective_counts` of every rank.",
+    risk="None: it only reads.",
+)
 
 
 def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
@@ -571,17 +573,18 @@ def _look_there(why: Sequence[Event], ranks: tuple[int, ...], where: str) -> tup
     report = next(iter(why), None)
     if where or report is None or not isinstance(report.data, RasCommunicator):
         return ()
-    hosts = hosts_of(report, report.data.late)
+    return (_attach_advice(ranks, hosts_of(report, report.data.late)),)
+
+
+def _attach_advice(ranks: Sequence[int], hosts: Sequence[str]) -> Advice:
     at = f" on {text.host_list(hosts)}" if hosts else ""
-    return (
-        Advice(
-            f"Look at what {name_ranks(ranks)} {text.verb(ranks, 'does', 'do')}{at} while the job"
-            " still hangs.",
-            command="ncclkit attach",
-            why="Counts tell who is awaited, and stacks what for.",
-            check="Their stacks are in their own code, or in a call that the others have passed.",
-            risk="None: it only reads.",
-        ),
+    return Advice(
+        f"Look at what {name_ranks(ranks)} {text.verb(ranks, 'does', 'do')}{at} while the job"
+        " still hangs.",
+        command="ncclkit attach",
+        why="Counts tell who is awaited, and stacks what for.",
+        check="Their stacks are in their own code, or in a call that the others have passed.",
+        risk="None: it only reads.",
     )
 
 
@@ -992,4 +995,9 @@ WITNESSES = (
 
 These are asked after those, in this order.
 """
-REMEDIES = (*_advice(Case(), (), ""), advice_for_loader("", why=""))
+REMEDIES = (
+    *_advice(Case(), (), ""),
+    advice_for_loader("", why=""),
+    _attach_advice((), ()),
+    ASK_JSON,
+)

@@ -1612,6 +1612,48 @@ class RehearsalVerdict(Fields, frozen=True):
     """of `unknown`"""
 
 
+class NcclDiagnostic(Message, frozen=True):
+    """Lines of NCCL's own diagnostics (2.31+): ``NCCL DIAG``, in a log or asked of RAS.
+
+    Ranks are those of the communicator `comm`.  The process that prints a line is not the one that
+    it speaks of.
+    """
+
+    kind = "nccl.diagnostic"
+    check: str = ""
+    """`ecc_uncorrected`, `gpu_count`, `driver`, `nvlink_inactive`, `environment`, `p2p_data`, …"""
+    state: str = ""
+    """`finding`, `clean`, `unchecked` (no verdict), `note`"""
+    comm: str = ""
+    """= `commId` of the log"""
+    of: int | None = None
+    """ranks that took part"""
+    ranks: list[int] = []
+    """[ranks it speaks of] (eight at most)"""
+    number: int | None = None
+    """how many they are"""
+    reference: int | None = None
+    """the lowest rank, from which they differ"""
+    reference_value: str = ""
+    variable: str = ""
+    value: str = ""
+    src: int | None = None
+    dst: int | None = None
+    src_gpu: int | None = None
+    """CUDA index"""
+    dst_gpu: int | None = None
+    path: str = ""
+    """between the two GPUs: `PHB`, `NVL`, …"""
+    handle: str = ""
+    """how the memory was shared: `CUMEM_FABRIC`, …"""
+    at: str = ""
+    """the host it speaks of"""
+    rate: float | None = None
+    """Gbit/s"""
+    median: float | None = None
+    """Gbit/s"""
+
+
 class RasReport(Fields, frozen=True):
     """One per RAS report, text (2.24+) or JSON (2.28.7+)."""
 
