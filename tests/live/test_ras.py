@@ -37,7 +37,7 @@ JSON = [(DATA / name).read_bytes() for name in ("mismatch.json", "mismatch_2.jso
 TEXT = [(DATA / "mismatch.txt").read_bytes()] * 2
 OWN = {896, 897, 898, 899}
 """The processes of the recorded job."""
-VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
+VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n", "DIAGNOSTICS\n"}
 
 
 def poll(folder: Path, reply: Reply, deadline: float = 3.0) -> tuple[str, list[str]]:
@@ -111,6 +111,42 @@ def test_a_report_without_processes_counts_only_where_no_other_job_has_nccl(monk
         ras.processes, "read_text", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
     )
     assert not ras.belongs(b"Communicators... OK", {os.getpid()})
+
+
+DIAG = b"""node1:896 NCCL DIAG === RAS Diagnostics ===
+node1:896 NCCL DIAG [INFO] ECC: uncorrected volatile errors on rank(s) {3} (worst=3) across 4 ranks in comm 0x5f
+node1:896 NCCL DIAG RAS diagnostics completed in 41.7 ms across 4 RAS peers
+"""
+NEWER = [report.replace(b"2.28.9", b"2.31.2") for report in JSON]
+
+
+def test_nccl_2_31_is_asked_for_its_diagnostics(tmp_path: Path) -> None:
+    assert poll(tmp_path, speak(NEWER, diagnostics=DIAG)) == ("", ["ras.json", "ras_2.json", "ras_diagnostics.txt"])
+    found = [one.data for one in evidence.read([tmp_path]).events if one.kind == "nccl.diagnostic"]
+    assert [one.ranks for one in found if one.state == "finding"] == [[3]]
+
+
+def test_an_earlier_nccl_is_not(tmp_path: Path) -> None:
+    with serve(speak(JSON)) as server:
+        assert ras.Polls(str(tmp_path), server.address, 3.0, os.getpid(), OWN).wait() == ""
+    assert "DIAGNOSTICS\n" not in server.asked
+
+
+REFUSED = {
+    "busy": (NEWER, b"BUSY: diagnostics already in progress\n", "", True),
+    "of another job": (NEWER, DIAG.replace(b":896", b":4711"), "another job", False),
+    "not known to only read": ([one.replace(b"2.31.2", b"2.32.3") for one in NEWER], DIAG, "ncclras -D", False),
+    "refused and kept open": (NEWER, None, "breaks off", True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_diagnostics_that_do_not_come(tmp_path: Path, name: str) -> None:
+    """They take none of the two reports away, and have the deadline of all."""
+    reports, answer, why, kept = REFUSED[name]
+    said, names = poll(tmp_path, speak(reports, diagnostics=answer), 2.0)
+    assert why in said and {"ras.json", "ras_2.json"} <= set(names)
+    assert ("ras_diagnostics.txt" in names) == kept
 
 
 SAYS = {
