@@ -125,6 +125,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _lone_rank,
         _diagnosed,
+        _wrong_access,
         _from_stages,
         _wrong_values,
         _verified_by_nccl,
@@ -190,6 +191,9 @@ def _diagnosed(case: Case) -> Finding | None:
     more = ""
     if len(lines) > 1:
         more = f", and so for {len(lines) - 1} more"
+    ours = staged_test(case)
+    if ours.verified and not ours.wrong_accesses:
+        more += "; ncclkit's own check of such pairs found all of them right, so the two disagree"
     return found(
         ID,
         strength,
@@ -199,6 +203,31 @@ def _diagnosed(case: Case) -> Finding | None:
         hosts=name_hosts(lines),
         advice=_advice(True),
         next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _wrong_access(case: Case) -> Finding | None:
+    """A GPU wrote into the memory of another, or read there, and other bytes arrived."""
+    wrong = staged_test(case).wrong_accesses
+    if not wrong or not any(event.data.nccl for event in case.of(WorkerPhase)):
+        return None
+    verified = _verified_pairs(case)
+    say = "; ".join(access.summary for access in wrong[:3])
+    if len(wrong) > 3:
+        say += f"; and {len(wrong) - 3} more"
+    if verified:
+        say += "; NCCL's own diagnostics verified every pair, so the two disagree"
+    ranks = set()
+    for access in wrong:
+        ranks |= {access.rank, access.peer}
+    return found(
+        ID,
+        "likely",
+        f"{say}.",
+        pick([access.event for access in wrong[:5]], verified),
+        ranks=tuple(sorted(ranks)),
+        advice=_advice(True),
+        next=experiment(case),
     )
 
 

@@ -1435,6 +1435,21 @@ class StagePair(Fields, frozen=True):
     """bytes"""
 
 
+class StagePeer(Fields, frozen=True):
+    """The same: what `rank` wrote into the memory of `peer`, or read there, on one node."""
+
+    kind = "stage.peer"
+    peer: int = -1
+    way: str = ""
+    """`write`, `read`; `share`: neither was tried"""
+    wrong: int = 0
+    """1 where other bytes arrived"""
+    direct: bool = True
+    """whether the driver lets one GPU reach the memory of the other"""
+    problem: str = ""
+    """why the memory could not be shared"""
+
+
 class StageGroup(Fields, frozen=True):
     """The live test's stages: ranks together, told by the first of them.
 

@@ -102,6 +102,8 @@ def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event 
     rank = record.get("rank")
     if kind == "stage.group":
         return _event_of_group(record, path, number)
+    if kind == "stage.peer":
+        return _event_of_peer(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
     if kind not in KINDS:
         return None
@@ -121,6 +123,36 @@ def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event 
         wrong = f", {data['wrong']} values were WRONG"
     return Event(
         kind, said + wrong, path, number, _known_moment(record.get("t")), rank=rank, data=data
+    )
+
+
+DONE = {"write": "wrote into", "read": "read"}
+"""way of a ``stage.peer`` → what the rank did."""
+
+
+def _event_of_peer(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    """What a rank wrote into the memory of another one of its node, or read there."""
+    rank, peer, wrong = (record.get(name) for name in ("rank", "peer", "wrong"))
+    if not (isinstance(rank, int) and isinstance(peer, int) and isinstance(wrong, int)):
+        return None
+    data = known_fields("stage.peer", record)
+    data |= {name: str(record.get(name) or "") for name in ("way", "problem")}
+    data["direct"] = record.get("direct") is not False
+    said = f"rank {rank} {DONE.get(data['way'], 'could not reach')} the memory of rank {peer}"
+    if data["problem"]:
+        said += f": {data['problem']}"
+    elif not data["direct"]:
+        said += ": the driver joins their GPUs through the host alone"
+    elif wrong:
+        said += ", and other bytes arrived"
+    return Event(
+        "stage.peer",
+        clip(said),
+        path,
+        number,
+        _known_moment(record.get("t")),
+        rank=rank,
+        data=data,
     )
 
 
