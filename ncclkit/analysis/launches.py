@@ -21,8 +21,6 @@ UNCOUNTED = (
 )
 AS_HEALTHY = "as ranks of a healthy job are for moments"
 AGAIN = "a second report some seconds later tells whether it stays so"
-BUSY = 90.0
-"""% of the time from which a GPU is called busy."""
 
 
 def reports_of(events: Iterable[Event], kind: type) -> list[Event]:
@@ -125,10 +123,10 @@ def launch_sentence(events: Sequence[Event]) -> str:
     """
     if not reports_of(events, RasReport):
         return ""
-    gone = _gone_in_words(events)
-    behind = behind_sentence(events)
-    if gone or behind:
-        return f"{gone} {behind}".strip()
+    remarks = [_gone_in_words(events), _errors_in_words(events), behind_sentence(events)]
+    said = " ".join(remark for remark in remarks if remark)
+    if said:
+        return said
     seen = rank_positions(events)
     own = [rank for rank, stand in seen.items() if stand.is_busy and not stand.waits_for_ranks]
     waiting = [rank for rank, stand in seen.items() if stand.waits_for_ranks]
@@ -166,6 +164,40 @@ def _gone_in_words(events: Sequence[Event]) -> str:
             " time: stopped, cut off or overloaded."
         )
     return ""
+
+
+SECONDARY = ("remote", "in progress", "aborted")
+"""What errors are like that ranks report because of another one."""
+
+
+def _errors_in_words(events: Sequence[Event]) -> str:
+    """Errors and odd states that communicators report, as a sentence; "" where there is none."""
+    last: dict[str, Comm] = {}
+    for event in reports_of(events, RasCommunicator):
+        last[event.data.hash] = event
+    parts = []
+    for comm in last.values():
+        held: dict[str, list[int]] = {}
+        for rank, error in comm.data.errors.items():
+            held.setdefault(f"reported {error}", []).append(int(rank))
+        for rank, status in comm.data.statuses.items():
+            # of a job that runs, whoever is in another state
+            if status != "RUNNING":
+                held.setdefault(f"in state {status}", []).append(int(rank))
+        numbers = global_ranks(events, comm)
+        of = "" if numbers else f" of communicator {comm.data.hash}"
+        for what, ranks in held.items():
+            known = [numbers.get(rank, rank) for rank in ranks] if numbers else ranks
+            after = ""
+            if what.startswith("reported") and any(word in what.lower() for word in SECONDARY):
+                after = ", which follows from another rank's trouble"
+            parts.append(f"{text.ranks(known)}{of} {what}{after}")
+        for error, number in comm.data.error_shares.items():
+            if not held.get(f"reported {error}"):
+                parts.append(f"{number} ranks{of} reported {error}")
+    if not parts:
+        return ""
+    return f"By NCCL's RAS {'; '.join(parts[:6])}."
 
 
 def _not_launched(events: Sequence[Event], comm: Comm, seen: Mapping[int, RankPosition]) -> str:
@@ -232,15 +264,24 @@ def _launched_everywhere(
 
 
 def _gpus_in_words(events: Sequence[Event]) -> str:
-    """`` (GPUs 100 % busy)``: how busy the GPUs of the ranks were meanwhile."""
+    """``, their GPUs 100 % busy at 120 W``: what the GPUs of the ranks did meanwhile.
+
+    A kernel that waits for a peer keeps its GPU busy at little power.
+    """
     shares = []
+    powers = []
     for event in reports_of(events, TelemetryUtilization):
         if event.data.gpu_busy is not None:
             shares.append(event.data.gpu_busy)
+        if event.data.gpu_watts is not None:
+            powers.append(event.data.gpu_watts)
     if not shares:
         return ""
-    if min(shares) >= BUSY:
-        return f", their GPUs at least {min(shares):.0f} % busy"
-    if max(shares) <= 100 - BUSY:
-        return f", their GPUs at most {max(shares):.0f} % busy"
-    return f", their GPUs {min(shares):.0f} to {max(shares):.0f} % busy"
+    power = f" at {_span(powers)} W" if powers else ""
+    return f", their GPUs {_span(shares)} % busy{power}"
+
+
+def _span(values: Sequence[float]) -> str:
+    """``98 to 100``, or ``100`` where all are alike."""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"

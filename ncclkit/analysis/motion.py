@@ -276,10 +276,12 @@ def headline(events: Iterable[Event]) -> str:
         return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
     counted = launch_sentence(known)
-    if counted and not waits_for_request(known):
-        return counted
+    if waits_for_request(known):
+        counted = ""
     if len(waiting) == len(seen) > 0:
-        return _sentence_of_all_waiting(known, waiting)
+        return f"{_sentence_of_all_waiting(known, waiting)} {counted}".strip()
+    if counted:
+        return counted
     lines = [group_line(held) for held in same_positions(seen.values())]
     more = ""
     if len(lines) > 4:

@@ -1004,6 +1004,7 @@ class TelemetryUtilization(Fields, frozen=True):
     """bytes/s over TCP"""
     gpu_busy: float | None = None
     """%"""
+    gpu_watts: float | None = None
 
 
 class TelemetryOthers(Fields, frozen=True):

@@ -441,7 +441,7 @@ LONGEST = 1 << 20
 """Bytes of a sample at most: a host has some hundred ranks at most."""
 WINDOW = 10.0
 """Seconds at the end of telemetry that tell what a rank did when it was last seen."""
-RATES = ("cpu", "main", "sent", "received", "gpu_busy")
+RATES = ("cpu", "main", "sent", "received", "gpu_busy", "gpu_watts")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
@@ -543,6 +543,8 @@ def _known_rates(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str,
     columns = gpus[gpu]
     if isinstance(columns, list) and len(columns) > 1 and _is_count(columns[1]):
         known["gpu_busy"] = float(columns[1])
+    if isinstance(columns, list) and len(columns) > 2 and _is_count(columns[2]):
+        known["gpu_watts"] = float(columns[2])
     return known
 
 

@@ -222,6 +222,20 @@ def test_errors(version: str) -> None:
     assert data.errors == told and data.error_shares == {"System error": 2}
 
 
+def test_an_error_is_said_and_a_cuda_error_is_possible() -> None:
+    errors = {3: "Unhandled CUDA error", 5: "Remote process error"}
+    diagnosis = judged(text("2.28.9", Job(16, async_errors=errors)))
+    assert first(diagnosis) == ("cuda_error", "possible", [3])
+    assert [one.cause for one in diagnosis.findings if one.strength != "possible"] == []
+    lost = judged(text("2.28.9", Job(16, async_errors={5: "Remote process error"})))
+    assert not lost.findings and "rank 5 reported Remote process error, which follows" in lost.headline
+
+
+def test_a_state_is_said_and_accuses_nobody() -> None:
+    diagnosis = judged(text("2.28.9", Job(16, statuses={7: "ABORT"})))
+    assert not diagnosis.findings and "rank 7 in state ABORT" in diagnosis.headline
+
+
 def test_many_ranks_with_one_error_are_counted() -> None:
     data = comm(text("2.28.9", Job(64, async_errors=dict.fromkeys(range(32), "Remote process error"))))
     assert data.errors == {} and data.error_shares == {"Remote process error": 32}
