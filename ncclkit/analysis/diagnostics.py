@@ -36,11 +36,18 @@ def odd_ranks(event: Diagnostic) -> tuple[list[int], int]:
     return data.ranks, number
 
 
-def ranks_of_job(case: Case, event: Diagnostic, ranks: list[int]) -> tuple[int, ...]:
+def ranks_of_job(
+    case: Case,
+    event: Diagnostic,
+    ranks: list[int],
+) -> tuple[int, ...]:
     """The ranks of the job for those of a communicator; () where nothing tells them."""
     for made in communicators(case.events):
         if event.data.comm and _same_name(made.id, event.data.comm) and made.ranks:
-            return tuple(made.ranks.get(rank, rank) for rank in ranks)
+            known = []
+            for rank in ranks:
+                known.append(made.ranks.get(rank, rank))
+            return tuple(known)
     whole = 0
     for one in case.of(NcclDiagnostic):
         whole = max(whole, one.data.of or 0)
@@ -60,8 +67,15 @@ def _same_name(one: str, other: str) -> bool:
 def named_ranks(case: Case, event: Diagnostic) -> tuple[tuple[int, ...], str]:
     """(ranks of the job, the same in words), of who stands out in a line."""
     local, number = odd_ranks(event)
-    known = ranks_of_job(case, event, local)
-    more = f" and {number - len(local)} more" if number > len(local) else ""
+    known = ranks_of_job(
+        case,
+        event,
+        local,
+    )
+    more = ""
+    unnamed = number - len(local)
+    if unnamed > 0:
+        more = f" and {unnamed} more"
     if known or not local:
         return known, f"{text.ranks(known)}{more}"
     return (), f"{text.ranks(local)}{more} of communicator {event.data.comm}"
@@ -71,7 +85,11 @@ def pair_in_words(case: Case, event: Diagnostic) -> tuple[tuple[int, ...], str]:
     """(ranks of the job, the pair of GPUs and the path between them in words)."""
     data = event.data
     ends = [data.src or 0, data.dst or 0]
-    known = ranks_of_job(case, event, ends)
+    known = ranks_of_job(
+        case,
+        event,
+        ends,
+    )
     one, two = known or ends
     where = f"GPU {data.src_gpu} (rank {one}) to GPU {data.dst_gpu} (rank {two})"
     return known, f"{where} over {data.path} ({data.handle})"

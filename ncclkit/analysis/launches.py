@@ -46,10 +46,23 @@ def global_ranks(events: Sequence[Event], comm: Comm) -> Mapping[int, int] | Non
     for made in communicators(events):
         if _as_number(made.id) == _as_number(comm.data.hash) and made.ranks:
             return made.ranks
-    gpus = [event.data.gpus or 0 for event in reports_of(events, RasReport)]
-    if not size or max(gpus, default=0) > size:
+    most = 0
+    for event in reports_of(events, RasReport):
+        most = max(most, event.data.gpus or 0)
+    # where the job has more GPUs, ranks of the communicator are not those of the job
+    if not size or most > size:
         return None
     return {rank: rank for rank in range(size)}
+
+
+def _known_numbers(numbers: Mapping[int, int] | None, ranks: Iterable[int]) -> list[int]:
+    """The ranks of the job, or those of the communicator where nothing tells them."""
+    if numbers is None:
+        return list(ranks)
+    known = []
+    for rank in ranks:
+        known.append(numbers.get(rank, rank))
+    return known
 
 
 def _as_number(name: str) -> int | None:
@@ -78,6 +91,13 @@ def places_in_words(comm: Comm, ranks: Iterable[int]) -> str:
     if len(gpus) > 4:
         parts.append(f"{len(gpus) - 4} more nodes")
     return ", ".join(parts)
+
+
+def in_brackets(where: str) -> str:
+    """`` (GPUs 0-3 on node-1)``, or nothing where nothing is known."""
+    if where:
+        return f" ({where})"
+    return ""
 
 
 def hosts_of(comm: Comm, ranks: Iterable[int]) -> list[str]:
@@ -128,8 +148,13 @@ def launch_sentence(events: Sequence[Event]) -> str:
     if said:
         return said
     seen = rank_positions(events)
-    own = [rank for rank, stand in seen.items() if stand.is_busy and not stand.waits_for_ranks]
-    waiting = [rank for rank, stand in seen.items() if stand.waits_for_ranks]
+    own = []
+    waiting = []
+    for rank, stand in seen.items():
+        if stand.waits_for_ranks:
+            waiting.append(rank)
+        elif stand.is_busy:
+            own.append(rank)
     if own and waiting:
         return (
             f"{text.start(text.ranks(own))} {text.verb(own, 'is', 'are')} in"
@@ -137,7 +162,11 @@ def launch_sentence(events: Sequence[Event]) -> str:
             f" {text.ranks(waiting)} {text.verb(waiting, 'waits', 'wait')};"
             f" by NCCL's RAS no rank is a counted call behind ({UNCOUNTED})."
         )
-    return _launched_everywhere(events, waiting, seen)
+    return _launched_everywhere(
+        events,
+        waiting,
+        seen,
+    )
 
 
 def behind_sentence(events: Sequence[Event]) -> str:
@@ -145,20 +174,22 @@ def behind_sentence(events: Sequence[Event]) -> str:
     behind = apart(events)
     if not behind:
         return ""
-    return _not_launched(events, behind[0], rank_positions(events))
+    return _not_launched(
+        events,
+        behind[0],
+        rank_positions(events),
+    )
 
 
 def _gone_in_words(events: Sequence[Event]) -> str:
     """Processes that RAS lost, as a sentence; "" where it lost none."""
     report: RasReport = reports_of(events, RasReport)[-1].data
     if report.dead_number:
-        named = f" ({', '.join(report.dead[:8])})" if report.dead else ""
+        named = in_brackets(", ".join(report.dead[:8]))
         who = f"{text.plural(report.dead_number, 'process')}{named}"
-        return (
-            f"{who} could not be reached by NCCL's RAS for a minute: gone, frozen or cut off."
-        )
+        return f"{who} could not be reached by NCCL's RAS for a minute: gone, frozen or cut off."
     if report.silent_number:
-        named = f" ({', '.join(report.silent[:8])})" if report.silent else ""
+        named = in_brackets(", ".join(report.silent[:8]))
         return (
             f"{text.plural(report.silent_number, 'process')}{named} did not answer NCCL's RAS in"
             " time: stopped, cut off or overloaded."
@@ -185,9 +216,11 @@ def _errors_in_words(events: Sequence[Event]) -> str:
             if status != "RUNNING":
                 held.setdefault(f"in state {status}", []).append(int(rank))
         numbers = global_ranks(events, comm)
-        of = "" if numbers else f" of communicator {comm.data.hash}"
+        of = ""
+        if not numbers:
+            of = f" of communicator {comm.data.hash}"
         for what, ranks in held.items():
-            known = [numbers.get(rank, rank) for rank in ranks] if numbers else ranks
+            known = _known_numbers(numbers, ranks)
             after = ""
             if what.startswith("reported") and any(word in what.lower() for word in SECONDARY):
                 after = ", which follows from another rank's trouble"
@@ -200,27 +233,38 @@ def _errors_in_words(events: Sequence[Event]) -> str:
     return f"By NCCL's RAS {'; '.join(parts[:6])}."
 
 
-def _not_launched(events: Sequence[Event], comm: Comm, seen: Mapping[int, RankPosition]) -> str:
+def _not_launched(
+    events: Sequence[Event],
+    comm: Comm,
+    seen: Mapping[int, RankPosition],
+) -> str:
     """The sentence on ranks that have launched fewer calls."""
     data = comm.data
     numbers = global_ranks(events, comm)
-    late = [numbers.get(rank, rank) for rank in data.late] if numbers else list(data.late)
-    of = "" if numbers else f" of communicator {data.hash} ({data.size} ranks)"
+    late = _known_numbers(numbers, data.late)
+    of = ""
+    if not numbers:
+        of = f" of communicator {data.hash} ({data.size} ranks)"
     if data.crossed:
         spreads = comm.data.spreads.items()
         calls = ", ".join(f"{low} to {high} {op}" for op, (low, high) in spreads)
         return f"Ranks made different calls{of} by NCCL's RAS: {calls} launched."
     if len(late) < data.late_number:
-        ahead = [numbers.get(rank, rank) for rank in data.ahead] if numbers else data.ahead
-        not_late = f"; {text.ranks(ahead)} {text.verb(ahead, 'is', 'are')} not" if ahead else ""
+        ahead = _known_numbers(numbers, data.ahead)
+        not_late = ""
+        if ahead:
+            not_late = f"; {text.ranks(ahead)} {text.verb(ahead, 'is', 'are')} not"
         who = f"{data.late_number} of {data.size} ranks, which the report does not name{not_late},"
         who += " have"
     else:
-        where = places_in_words(comm, data.late)
-        who = f"{text.start(text.ranks(late))}{of}{f' ({where})' if where else ''}"
+        where = in_brackets(places_in_words(comm, data.late))
+        who = f"{text.start(text.ranks(late))}{of}{where}"
         who += f" {text.verb(late, 'has', 'have')}"
     say = f"{who} launched {counts_in_words(comm)} by NCCL's RAS"
-    own = [rank for rank in late if numbers and rank in seen and seen[rank].is_busy]
+    own = []
+    for rank in late:
+        if numbers and rank in seen and seen[rank].is_busy:
+            own.append(rank)
     if own:
         say += f", {text.verb(own, 'and is', 'and are')} in own code{_place_of(seen, own)}"
     if stands_still(events, comm):
@@ -229,9 +273,9 @@ def _not_launched(events: Sequence[Event], comm: Comm, seen: Mapping[int, RankPo
 
 
 def _place_of(seen: Mapping[int, RankPosition], ranks: Sequence[int]) -> str:
-    places = {seen[rank].place for rank in ranks if seen[rank].place}
+    places = {seen[rank].place for rank in ranks}
     if len(places) == 1:
-        return f" ({places.pop()})"
+        return in_brackets(places.pop())
     return ""
 
 
@@ -277,11 +321,15 @@ def _gpus_in_words(events: Sequence[Event]) -> str:
             powers.append(event.data.gpu_watts)
     if not shares:
         return ""
-    power = f" at {_span(powers)} W" if powers else ""
+    power = ""
+    if powers:
+        power = f" at {_span(powers)} W"
     return f", their GPUs {_span(shares)} % busy{power}"
 
 
 def _span(values: Sequence[float]) -> str:
     """``98 to 100``, or ``100`` where all are alike."""
     low, high = f"{min(values):.0f}", f"{max(values):.0f}"
-    return low if low == high else f"{low} to {high}"
+    if low == high:
+        return low
+    return f"{low} to {high}"

@@ -574,7 +574,11 @@ def staged_test(case: Case) -> StagedTest:
         tuple(sorted(begun - reported)),
         next((str(e.data.reason) for e in reversed(case.of(RunEnd))), ""),
         tuple(names),
-        _accesses(case, hosts, gpus),
+        _accesses(
+            case,
+            hosts,
+            gpus,
+        ),
         turns,
     )
 
@@ -591,10 +595,25 @@ def _accesses(
         own = None
         if one in gpus and two in gpus:
             own = (gpus[one], gpus[two])
-        path = _link(case, hosts, gpus, one, two)
+        path = _link(
+            case,
+            hosts,
+            gpus,
+            one,
+            two,
+        )
         wrong = bool(event.data.wrong)
         made.append(
-            PeerAccess(one, two, event.data.way, path, own, wrong, event.data.problem, event)
+            PeerAccess(
+                one,
+                two,
+                event.data.way,
+                path,
+                own,
+                wrong,
+                event.data.problem,
+                event,
+            )
         )
     return tuple(made)
 

@@ -394,9 +394,7 @@ def _unlike_on_ranks(case: Case) -> Finding | None:
         if event.data.variable == name:
             held.append(f"{event.data.value} on {named_ranks(case, event)[1]}")
     say = f"{name} is unlike on the ranks, by NCCL's diagnostics: {', '.join(held)}."
-    return found(
-        ID, "possible", say, pick(lines), advice=_advice(name), next=experiment(case)
-    )
+    return found(ID, "possible", say, pick(lines), advice=_advice(name), next=experiment(case))
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

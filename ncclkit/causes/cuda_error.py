@@ -30,7 +30,7 @@ import re
 from collections.abc import Sequence
 
 from ncclkit.analysis.launchers import launcher
-from ncclkit.analysis.launches import global_ranks, hosts_of, places_in_words
+from ncclkit.analysis.launches import global_ranks, hosts_of, in_brackets, places_in_words
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.picks import (
     first_finding,
@@ -130,9 +130,7 @@ def diagnose(case: Case) -> Finding:
     went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
     return first_finding(
         case, _own_error, _error_of_driver, _unnamed_error, _reported_to_ras
-    ) or otherwise(
-        ID, went_well, "No CUDA call failed.", "the standard error of every rank"
-    )
+    ) or otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 
 def _own_error(case: Case) -> Finding | None:
@@ -174,17 +172,19 @@ def _own_error(case: Case) -> Finding | None:
 def _reported_to_ras(case: Case) -> Finding | None:
     """A communicator has a CUDA error, by NCCL's RAS, which does not say which."""
     for report in case.of(RasCommunicator):
-        numbers = global_ranks(case.events, report)
         local = []
         for rank, error in report.data.errors.items():
             if "CUDA error" in error:
                 local.append(int(rank))
-        if not local or numbers is None:
+        if not local:
+            continue
+        numbers = global_ranks(case.events, report)
+        if numbers is None:
             continue
         ranks = tuple(sorted(numbers.get(rank, rank) for rank in local))
-        where = places_in_words(report, local)
+        where = in_brackets(places_in_words(report, local))
         say = (
-            f"A CUDA call failed on {name_ranks(ranks)}{f' ({where})' if where else ''}, by NCCL's"
+            f"A CUDA call failed on {name_ranks(ranks)}{where}, by NCCL's"
             " RAS; only the log of the rank says which."
         )
         return found(

@@ -81,9 +81,12 @@ def diagnose(case: Case) -> Finding:
     """
     went_well = [*initialized(case), *case.of(NcclDestroy)]
     missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
-    return first_finding(case, _refused_sharing, _refused_buffers, _failed_import) or otherwise(
-        ID, went_well, "NCCL's allocations worked.", missing
-    )
+    return first_finding(
+        case,
+        _refused_sharing,
+        _refused_buffers,
+        _failed_import,
+    ) or otherwise(ID, went_well, "NCCL's allocations worked.", missing)
 
 
 def _refused_sharing(case: Case) -> Finding | None:
@@ -133,7 +136,12 @@ def _failed_import(case: Case) -> Finding | None:
             lines.append(event)
     if not lines:
         return None
-    return _finding(case, lines, "could not map the memory of a peer", is_certain=True)
+    return _finding(
+        case,
+        lines,
+        "could not map the memory of a peer",
+        is_certain=True,
+    )
 
 
 def _own_hint(case: Case) -> list[Event]:

@@ -168,7 +168,11 @@ def _diagnosed(case: Case) -> Finding | None:
     if not lines:
         return None
     first = lines[0].data
-    ranks = ranks_of_job(case, lines[0], [first.src or 0])
+    ranks = ranks_of_job(
+        case,
+        lines[0],
+        [first.src or 0],
+    )
     say = (
         f"NCCL's diagnostics measure {first.rate:g} Gbit/s at {name_ranks(ranks)}{on(first.at)},"
         f" where the median is {first.median:g}: a slow link or card."

@@ -139,8 +139,18 @@ def _diagnosed(case: Case) -> Finding | None:
     slow: list[Event] = list(diagnostics(case, "nvlink_speed"))
     what = "NCCL's diagnostics could not map memory that a peer shares over the NVLink fabric"
     if lines:
-        return _finding(case, "likely", what, lines)
-    return _finding(case, "possible", "NCCL's diagnostics find NVLinks of unlike speed", slow)
+        return _finding(
+            case,
+            "likely",
+            what,
+            lines,
+        )
+    return _finding(
+        case,
+        "possible",
+        "NCCL's diagnostics find NVLinks of unlike speed",
+        slow,
+    )
 
 
 def _failed_export(case: Case) -> Finding | None:

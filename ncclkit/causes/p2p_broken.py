@@ -182,7 +182,9 @@ def _diagnosed(case: Case) -> Finding | None:
     strength: Strength = "proven"
     does = "what NCCL's diagnostics wrote or read arrived as other bytes"
     if not lines:
-        lines = [one for one in diagnostics(case, "p2p_import") if one.data.handle == "DIRECT"]
+        for event in diagnostics(case, "p2p_import"):
+            if event.data.handle == "DIRECT":
+                lines.append(event)
         strength = "likely"
         does = "NCCL's diagnostics could not map the memory of the peer"
     if not lines:
@@ -202,7 +204,7 @@ def _diagnosed(case: Case) -> Finding | None:
         ranks=ranks,
         hosts=name_hosts(lines),
         advice=_advice(True),
-        next=None if strength == "proven" else experiment(case),
+        next=experiment(case),
     )
 
 
@@ -233,7 +235,13 @@ def _wrong_access(case: Case) -> Finding | None:
 
 def _verified_pairs(case: Case) -> list[Event]:
     """Lines in which NCCL verified each pair of GPUs."""
-    return list(diagnostics(case, "p2p_data", state="clean"))
+    return list(
+        diagnostics(
+            case,
+            "p2p_data",
+            state="clean",
+        )
+    )
 
 
 def _verified_by_nccl(case: Case) -> Finding | None:
@@ -242,7 +250,11 @@ def _verified_by_nccl(case: Case) -> Finding | None:
     if not verified or case.of(KernelIommu):
         return None
     say = "NCCL's diagnostics wrote, read and verified the memory of every pair of GPUs."
-    return clear(ID, say, tuple(verified[:2]))
+    return clear(
+        ID,
+        say,
+        tuple(verified[:2]),
+    )
 
 
 def _from_stages(case: Case) -> Finding | None:

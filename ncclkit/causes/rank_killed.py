@@ -30,6 +30,7 @@ from ncclkit.analysis.launches import (
     behind_sentence,
     global_ranks,
     hosts_of,
+    in_brackets,
     places_in_words,
 )
 from ncclkit.analysis.picks import (
@@ -267,16 +268,18 @@ def _lost_by_ras(case: Case) -> Finding | None:
     """NCCL's RAS has given up the process of a rank that nobody has seen since."""
     seen = positions_of_case(case)
     for report in case.of(RasCommunicator):
+        if not report.data.dead:
+            continue
         numbers = global_ranks(case.events, report)
-        if not report.data.dead or numbers is None:
+        if numbers is None:
             continue
         dead = [rank for rank in report.data.dead if numbers.get(rank, rank) not in seen]
         if not dead:
             continue
         ranks = tuple(numbers.get(rank, rank) for rank in dead)
-        where = places_in_words(report, dead)
+        where = in_brackets(places_in_words(report, dead))
         say = (
-            f"NCCL's RAS has had no word of {name_ranks(ranks)}{f' ({where})' if where else ''}"
+            f"NCCL's RAS has had no word of {name_ranks(ranks)}{where}"
             " for a minute: its process is gone, frozen, or cut off from the network."
         )
         if len(ranks) > 1:

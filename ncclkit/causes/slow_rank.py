@@ -43,6 +43,7 @@ from ncclkit.analysis.launches import (
     count_gap,
     global_ranks,
     hosts_of,
+    in_brackets,
     behind_sentence,
     places_in_words,
     stands_still,
@@ -52,6 +53,7 @@ from ncclkit.analysis.picks import (
     in_order,
     matching,
     name_ranks,
+    on,
     otherwise,
     pick,
     seconds,
@@ -427,12 +429,19 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     gone = states.waiting.keys() | inside
     for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
+        if not report.data.late or report.data.crossed or (states.world or size) != size:
+            continue
         numbers = global_ranks(case.events, report)
-        if numbers is None or report.data.crossed or (states.world or size) != size:
+        if numbers is None:
             continue
         behind = [rank for rank in report.data.late if numbers.get(rank, rank) not in gone]
         late = tuple(numbers.get(rank, rank) for rank in behind if (key, rank) not in moved)
-        strength = _strength_of_counts(case, states, report, len(late))
+        strength = _strength_of_counts(
+            case,
+            states,
+            report,
+            len(late),
+        )
         if late and strength:
             return strength, late, [report, *(one for one in changes if one.data.hash == key)]
     return None
@@ -464,7 +473,14 @@ def _unnamed_by_ras(case: Case) -> Finding | None:
             continue
         say = behind_sentence(case.events)
         why = [report, *(one for one in case.of(RasChange) if one.data.hash == report.data.hash)]
-        return found(ID, "likely", say, pick(why), advice=(ASK_JSON,), next=experiment(case))
+        return found(
+            ID,
+            "likely",
+            say,
+            pick(why),
+            advice=(ASK_JSON,),
+            next=experiment(case),
+        )
     return None
 
 
@@ -563,12 +579,27 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         say,
         pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
         ranks=ranks,
-        advice=(*_look_there(why, ranks, where), *_advice(case, ranks, where)),
+        advice=(
+            *_look_there(
+                why,
+                ranks,
+                where,
+            ),
+            *_advice(
+                case,
+                ranks,
+                where,
+            ),
+        ),
         next=None if strength == "proven" else experiment(case),
     )
 
 
-def _look_there(why: Sequence[Event], ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
+def _look_there(
+    why: Sequence[Event],
+    ranks: tuple[int, ...],
+    where: str,
+) -> tuple[Advice, ...]:
     """To look at the stacks of ranks of which nothing but counts is known."""
     report = next(iter(why), None)
     if where or report is None or not isinstance(report.data, RasCommunicator):
@@ -577,7 +608,7 @@ def _look_there(why: Sequence[Event], ranks: tuple[int, ...], where: str) -> tup
 
 
 def _attach_advice(ranks: Sequence[int], hosts: Sequence[str]) -> Advice:
-    at = f" on {text.host_list(hosts)}" if hosts else ""
+    at = on(text.host_list(hosts))
     return Advice(
         f"Look at what {name_ranks(ranks)} {text.verb(ranks, 'does', 'do')}{at} while the job"
         " still hangs.",
@@ -593,9 +624,8 @@ def _counted_in_words(case: Case, why: Sequence[Event]) -> str:
     report = next(iter(why), None)
     if report is None or not isinstance(report.data, RasCommunicator):
         return ""
-    where = places_in_words(report, report.data.late)
-    here = f" ({where})" if where else ""
-    say = f" NCCL's RAS counts {counts_in_words(report)} there{here}"
+    where = in_brackets(places_in_words(report, report.data.late))
+    say = f" NCCL's RAS counts {counts_in_words(report)} there{where}"
     if stands_still(case.events, report):
         return f"{say}, in two reports alike."
     if rank_states(case).waiting:
@@ -996,7 +1026,11 @@ WITNESSES = (
 These are asked after those, in this order.
 """
 REMEDIES = (
-    *_advice(Case(), (), ""),
+    *_advice(
+        Case(),
+        (),
+        "",
+    ),
     advice_for_loader("", why=""),
     _attach_advice((), ()),
     ASK_JSON,

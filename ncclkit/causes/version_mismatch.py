@@ -495,7 +495,14 @@ def _drivers_differ(case: Case) -> Finding | None:
         return None
     ranks, who = named_ranks(case, lines[0])
     say = f"NCCL's diagnostics find another version of the driver at {who} than elsewhere."
-    return found(ID, "possible", say, pick(lines), ranks=ranks, advice=_advice())
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines),
+        ranks=ranks,
+        advice=_advice(),
+    )
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -170,9 +170,7 @@ class Comm:
             "errors": _keys_as_text(self.errors),
             "error_shares": self.error_shares,
             "statuses": _keys_as_text(self.statuses),
-            "places": {
-                str(rank): place for rank, place in self.places.items() if rank in remarked
-            },
+            "places": {str(rank): place for rank, place in self.places.items() if rank in remarked},
         }
         return Event(
             "ras.communicator",
@@ -275,7 +273,11 @@ def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
             if count > start:
                 moved.setdefault(str(rank), {})[op] = count - start
     made = sum(sum(ops.values()) for ops in moved.values())
-    unnamed = _launched_by_unnamed(first.comms[key], second.comms.get(key), made)
+    unnamed = _launched_by_unnamed(
+        first.comms[key],
+        second.comms.get(key),
+        made,
+    )
     if unnamed == 0:
         # counts only rise: where their sum is the same, no rank launched anything
         still |= first.comms[key].present()
@@ -312,7 +314,11 @@ def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
     )
 
 
-def _launched_by_unnamed(first: Comm, second: Comm | None, named: int) -> int | None:
+def _launched_by_unnamed(
+    first: Comm,
+    second: Comm | None,
+    named: int,
+) -> int | None:
     """Calls launched between two texts by ranks that neither names.
 
     It is None where the texts do not count every rank.

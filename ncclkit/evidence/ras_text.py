@@ -98,7 +98,12 @@ class _TextReader:
     totals: bool = False
     """The next row of the summary holds the totals of an uneven job."""
 
-    def take_line(self, line: str, lines: list[str], number: int) -> None:
+    def take_line(
+        self,
+        line: str,
+        lines: list[str],
+        number: int,
+    ) -> None:
         """Read one line, and the block under it where it begins one."""
         report = self.report
         match = VERSION.match(line)
@@ -116,9 +121,19 @@ class _TextReader:
         match = BLOCK.match(line)
         if match:
             body = list(_lines_of_block(lines, number))
-            _take_block(report, match, self.sizes.get(match["group"]), number, body)
+            _take_block(
+                report,
+                match,
+                self.sizes.get(match["group"]),
+                number,
+                body,
+            )
         elif line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
-            _take_processes(report, line.strip(), list(_lines_of_block(lines, number)))
+            _take_processes(
+                report,
+                line.strip(),
+                list(_lines_of_block(lines, number)),
+            )
 
     def _take_summary(self, line: str) -> bool:
         """Read a row of the job's summary; False where the line is none."""
@@ -156,7 +171,11 @@ def from_text(text: str, path: str) -> Report:
     reader = _TextReader(report)
     lines = text.replace("\0", "").splitlines()
     for number, line in enumerate(lines, 1):
-        reader.take_line(line, lines, number)
+        reader.take_line(
+            line,
+            lines,
+            number,
+        )
     for comm in report.comms.values():
         _tell_dead_from_missing(comm, report)
     for line in lines[:40]:
@@ -177,7 +196,11 @@ def _lines_of_block(lines: list[str], number: int) -> Iterator[str]:
             return
 
 
-def _take_processes(report: Report, what: str, body: list[str]) -> None:
+def _take_processes(
+    report: Report,
+    what: str,
+    body: list[str],
+) -> None:
     """Remarks on the job as a whole.
 
     They are processes that did not answer, and how often RAS waited in vain.
@@ -214,21 +237,34 @@ def _take_block(
     if size is not None and size <= 0:
         return
     comm = report.comms.setdefault(
-        identity(head["hash"]), Comm(identity(head["hash"]), size, number)
+        identity(head["hash"]),
+        Comm(
+            identity(head["hash"]),
+            size,
+            number,
+        ),
     )
     comm.said += [head.string, *body][:QUOTED]
     read = {"INCOMPLETE": _take_absent, "MISMATCH": _take_mismatch, "ERROR": _take_errors}.get(
         head["what"]
     )
     if read is not None:
-        read(comm, body, lambda rank: size is None or rank < size)
+        read(
+            comm,
+            body,
+            lambda rank: size is None or rank < size,
+        )
 
 
 Member = Callable[[int], bool]
 """Whether a number can be that of a rank of the communicator."""
 
 
-def _rank_line(comm: Comm, line: str, member: Member) -> tuple[int, str] | None:
+def _rank_line(
+    comm: Comm,
+    line: str,
+    member: Member,
+) -> tuple[int, str] | None:
     """Rank and rest of a line that is about one rank, whose place is kept."""
     match = RANK.match(line)
     if match is None or not member(int(match["rank"])):
@@ -240,7 +276,11 @@ def _rank_line(comm: Comm, line: str, member: Member) -> tuple[int, str] | None:
     return rank, match["what"]
 
 
-def _take_absent(comm: Comm, body: list[str], member: Member) -> None:
+def _take_absent(
+    comm: Comm,
+    body: list[str],
+    member: Member,
+) -> None:
     for line in body:
         counted = MISSING.search(line)
         if counted:
@@ -250,7 +290,11 @@ def _take_absent(comm: Comm, body: list[str], member: Member) -> None:
         if named:
             comm.missing += _numbers(named["ranks"], member)
             continue
-        one = _rank_line(comm, line, member)
+        one = _rank_line(
+            comm,
+            line,
+            member,
+        )
         if one is not None:
             comm.missing.append(one[0])
 
@@ -284,7 +328,11 @@ class _Mismatch:
     status: str = ""
 
 
-def _take_mismatch(comm: Comm, body: list[str], member: Member) -> None:
+def _take_mismatch(
+    comm: Comm,
+    body: list[str],
+    member: Member,
+) -> None:
     """Statuses that differ, then counts that differ, one operation after the other."""
     above = _Mismatch("collective")
     for line in body:
@@ -293,13 +341,31 @@ def _take_mismatch(comm: Comm, body: list[str], member: Member) -> None:
             above = _Mismatch(part["op"])
         elif STATUS_PART.search(line):
             above = _Mismatch()
-        elif not _take_share(comm, line, above, member):
-            one = _rank_line(comm, line, member)
+        elif not _take_share(
+            comm,
+            line,
+            above,
+            member,
+        ):
+            one = _rank_line(
+                comm,
+                line,
+                member,
+            )
             if one is not None:
-                _take_rank(comm, *one, above)
+                _take_rank(
+                    comm,
+                    *one,
+                    above,
+                )
 
 
-def _take_share(comm: Comm, line: str, above: _Mismatch, member: Member) -> bool:
+def _take_share(
+    comm: Comm,
+    line: str,
+    above: _Mismatch,
+    member: Member,
+) -> bool:
     """Read the line that heads a set of ranks; False where it is none."""
     match = SHARE.match(line) or NONE.match(line)
     if match:
@@ -320,7 +386,12 @@ def _take_share(comm: Comm, line: str, above: _Mismatch, member: Member) -> bool
     return False
 
 
-def _take_rank(comm: Comm, rank: int, what: str, above: _Mismatch) -> None:
+def _take_rank(
+    comm: Comm,
+    rank: int,
+    what: str,
+    above: _Mismatch,
+) -> None:
     calls = LAUNCHED.match(what)
     status = STATUS.match(what)
     if calls:
@@ -333,7 +404,11 @@ def _take_rank(comm: Comm, rank: int, what: str, above: _Mismatch) -> None:
         comm.statuses[rank] = above.status
 
 
-def _take_errors(comm: Comm, body: list[str], member: Member) -> None:
+def _take_errors(
+    comm: Comm,
+    body: list[str],
+    member: Member,
+) -> None:
     """``Rank 3 reported remote error -- GPU …``, or its error.
 
     The error of a set of ranks stands in the line before them.
@@ -341,7 +416,11 @@ def _take_errors(comm: Comm, body: list[str], member: Member) -> None:
     kind = ""
     for line in body:
         shared = REPORTERS.match(line)
-        one = _rank_line(comm, line, member)
+        one = _rank_line(
+            comm,
+            line,
+            member,
+        )
         if shared:
             kind = shared["error"]
             comm.error_shares[kind] = comm.error_shares.get(kind, 0) + int(shared["number"])

@@ -103,7 +103,11 @@ def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event 
     if kind == "stage.group":
         return _event_of_group(record, path, number)
     if kind == "stage.peer":
-        return _event_of_peer(record, path, number)
+        return _event_of_peer(
+            record,
+            path,
+            number,
+        )
     whole = ("rank", "peer", "bytes", "wrong")
     if kind not in KINDS:
         return None
@@ -130,13 +134,18 @@ DONE = {"write": "wrote into", "read": "read"}
 """way of a ``stage.peer`` → what the rank did."""
 
 
-def _event_of_peer(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+def _event_of_peer(
+    record: Mapping[str, Any],
+    path: str,
+    number: int,
+) -> Event | None:
     """What a rank wrote into the memory of another one of its node, or read there."""
     rank, peer, wrong = (record.get(name) for name in ("rank", "peer", "wrong"))
     if not (isinstance(rank, int) and isinstance(peer, int) and isinstance(wrong, int)):
         return None
-    data = known_fields("stage.peer", record)
-    data |= {name: str(record.get(name) or "") for name in ("way", "problem")}
+    data = dict(known_fields("stage.peer", record))
+    for name in ("way", "problem"):
+        data[name] = str(record.get(name) or "")
     data["direct"] = record.get("direct") is not False
     said = f"rank {rank} {DONE.get(data['way'], 'could not reach')} the memory of rank {peer}"
     if data["problem"]:

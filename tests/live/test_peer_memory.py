@@ -32,21 +32,21 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
 class LosesWrites(peer_memory.HostMemory):
     """What is written never arrives."""
 
-    def write(self, board: Any, place: int, value: int) -> None:
+    def write_number(self, board: Any, place: int, value: int) -> None:
         pass
 
 
 class ReadsZeros(peer_memory.HostMemory):
     """What is read is empty."""
 
-    def read(self, board: Any, place: int) -> int:
+    def read_number(self, board: Any, place: int) -> int:
         return 0
 
 
 class CannotShare(peer_memory.HostMemory):
     """A container forbids it."""
 
-    def share(self, own: list[int]) -> dict[str, Any]:
+    def share_board(self, own: list[int]) -> dict[str, Any]:
         raise OSError("Operation not permitted")
 
 
@@ -65,7 +65,7 @@ def check(memories: list[Any]) -> None:
         assert not thread.is_alive()
     for memory in memories:
         path = memory.path
-        memory.close()
+        memory.let_go()
         assert not path or not Path(path).exists()
 
 

@@ -92,7 +92,11 @@ class Polls:
                 if why:
                     break
             else:
-                why = self._diagnose(folder, address, report)
+                why = self._diagnose(
+                    folder,
+                    address,
+                    report,
+                )
         except ConnectionRefusedError:
             why = (
                 "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is"
@@ -113,7 +117,12 @@ class Polls:
         else:
             self.problem = ""
 
-    def _diagnose(self, folder, address, report):
+    def _diagnose(
+        self,
+        folder,
+        address,
+        report,
+    ):
         """Write what NCCL's diagnostics answer; returns why they did not, or ""."""
         version = release_of(report)
         if version < DIAGNOSES:

@@ -17,7 +17,12 @@ BITS = 30
 """Of a rank in a mark."""
 
 
-def check_node(torch, job, members, limit):
+def check_node(
+    torch,
+    job,
+    members,
+    limit,
+):
     """Write, read and verify the memory of each other rank of a node.
 
     members: its ranks, in the same order on all of them; limit: a timedelta, after which it gives
@@ -26,62 +31,182 @@ def check_node(torch, job, members, limit):
     memory = CudaMemory(torch, job.device) if job.device.type == "cuda" else HostMemory(torch)
     store = job.dist.distributed_c10d._get_default_store()
     try:
-        check_peers(store, job.rank, members, memory, limit)
+        check_peers(
+            store,
+            job.rank,
+            members,
+            memory,
+            limit,
+        )
     finally:
-        memory.close()
+        memory.let_go()
 
 
-def check_peers(store, rank, members, memory, limit):
+def check_peers(
+    store,
+    rank,
+    members,
+    memory,
+    limit,
+):
     """The same with a given memory; sends a ``stage.peer`` for each rank and each way."""
     try:
-        handle = memory.share([mark(OWN, rank, other) for other in members])
+        handle = memory.share_board(
+            [
+                mark_of(
+                    OWN,
+                    rank,
+                    other,
+                )
+                for other in members
+            ]
+        )
     except (OSError, RuntimeError, AttributeError) as error:
         handle = {"problem": first_line(error)}
     store.set(_key("board", rank), json.dumps(handle))
     store.wait([_key("board", other) for other in members], limit)
     for other in members:
         if other != rank:
-            _visit(store, rank, other, members, memory)
-    _meet(store, "visited", members, rank, limit)
+            _visit(
+                store,
+                rank,
+                other,
+                members,
+                memory,
+            )
+    _meet(
+        store,
+        "visited",
+        members,
+        rank,
+        limit,
+    )
     if "problem" not in handle:
         for other_place, other in enumerate(members):
-            if other != rank and store.get(_key("wrote", other, rank)) == b"1":
-                right = memory.written(other_place) == mark(WRITTEN, other, rank)
-                send_check(other, rank, "write", wrong=not right)
+            if (
+                other != rank
+                and store.get(
+                    _key(
+                        "wrote",
+                        other,
+                        rank,
+                    )
+                )
+                == b"1"
+            ):
+                right = memory.own_number(other_place) == mark_of(
+                    WRITTEN,
+                    other,
+                    rank,
+                )
+                send_check(
+                    other,
+                    rank,
+                    "write",
+                    wrong=not right,
+                )
     # nobody may still read a board when its owner lets go of it
-    _meet(store, "checked", members, rank, limit)
+    _meet(
+        store,
+        "checked",
+        members,
+        rank,
+        limit,
+    )
 
 
-def mark(kind, one, two):
+def mark_of(
+    kind,
+    one,
+    two,
+):
     """A number that says who wrote it, or for whom it stands there."""
     return kind | one << BITS | two
 
 
-def _visit(store, rank, owner, members, memory):
+def _visit(
+    store,
+    rank,
+    owner,
+    members,
+    memory,
+):
     """Write on the board of another rank, and read its mark."""
     wrote = b"0"
     handle = json.loads(store.get(_key("board", owner)))
     try:
         if "problem" in handle:
-            send_check(rank, owner, "share", problem=str(handle["problem"]))
+            send_check(
+                rank,
+                owner,
+                "share",
+                problem=str(handle["problem"]),
+            )
         elif not memory.is_direct(handle):
-            send_check(rank, owner, "share", direct=False)
+            send_check(
+                rank,
+                owner,
+                "share",
+                direct=False,
+            )
         else:
-            board = memory.open(handle)
+            board = memory.open_board(handle)
             place = members.index(rank)
-            got = memory.read(board, len(members) + place)
-            send_check(rank, owner, "read", wrong=got != mark(OWN, owner, rank))
-            memory.write(board, place, mark(WRITTEN, rank, owner))
+            got = memory.read_number(board, len(members) + place)
+            send_check(
+                rank,
+                owner,
+                "read",
+                wrong=got
+                != mark_of(
+                    OWN,
+                    owner,
+                    rank,
+                ),
+            )
+            memory.write_number(
+                board,
+                place,
+                mark_of(
+                    WRITTEN,
+                    rank,
+                    owner,
+                ),
+            )
             wrote = b"1"
     except (OSError, RuntimeError, AttributeError, KeyError, ValueError) as error:
-        send_check(rank, owner, "share", problem=first_line(error))
-    store.set(_key("wrote", rank, owner), wrote)
+        send_check(
+            rank,
+            owner,
+            "share",
+            problem=first_line(error),
+        )
+    store.set(
+        _key(
+            "wrote",
+            rank,
+            owner,
+        ),
+        wrote,
+    )
 
 
-def send_check(rank, peer, way, wrong=False, direct=True, problem=""):
+def send_check(
+    rank,
+    peer,
+    way,
+    wrong=False,
+    direct=True,
+    problem="",
+):
     """Tell one result: what `rank` did to the memory of `peer`."""
     result = {"way": way, "wrong": int(wrong), "direct": direct, "problem": problem}
-    wire.send("stage.peer", rank=rank, peer=peer, **result)
+    wire.send(
+        "stage.peer",
+        rank=rank,
+        peer=peer,
+        **result,
+    )
 
 
 def first_line(error):
@@ -94,7 +219,13 @@ def _key(what, *ranks):
     return "ncclkit/peers/%s/%s" % (what, "/".join(map(str, ranks)))
 
 
-def _meet(store, what, members, rank, limit):
+def _meet(
+    store,
+    what,
+    members,
+    rank,
+    limit,
+):
     """Wait until all of the node have come this far."""
     store.set(_key(what, rank), "1")
     store.wait([_key(what, other) for other in members], limit)
@@ -106,9 +237,9 @@ class HostMemory:
     def __init__(self, torch):
         self.torch = torch
         self.path = ""
-        self.board = None
+        self.board = torch.zeros(0)
 
-    def share(self, own):
+    def share_board(self, own):
         """Lay down the board, with the owner's marks after the place for those of others."""
         folder = "/dev/shm"
         if not os.access(folder, os.W_OK):
@@ -120,30 +251,48 @@ class HostMemory:
         self.board[len(own) :] = self.torch.tensor(own, dtype=self.torch.int64)
         return {"path": self.path, "size": 2 * len(own)}
 
-    def _map(self, path, size):
-        return self.torch.from_file(path, shared=True, size=size, dtype=self.torch.int64)
+    def _map(
+        self,
+        path,
+        size,
+    ):
+        return self.torch.from_file(
+            path,
+            shared=True,
+            size=size,
+            dtype=self.torch.int64,
+        )
 
     def is_direct(self, handle):
         """Whether the memory can be reached without a copy in between."""
         return True
 
-    def open(self, handle):
+    def open_board(self, handle):
         """The board of another rank."""
         return self._map(handle["path"], handle["size"])
 
-    def read(self, board, place):
+    def read_number(
+        self,
+        board,
+        place,
+    ):
         """One number of it."""
         return int(board[place])
 
-    def write(self, board, place, value):
+    def write_number(
+        self,
+        board,
+        place,
+        value,
+    ):
         """Write one number on it."""
         board[place] = value
 
-    def written(self, place):
+    def own_number(self, place):
         """What stands on the own board."""
         return int(self.board[place])
 
-    def close(self):
+    def let_go(self):
         """Remove what lies on disk."""
         if self.path:
             os.unlink(self.path)
@@ -164,14 +313,22 @@ class CudaMemory:
     )
     """What torch hands on of a storage, in its order."""
 
-    def __init__(self, torch, device):
+    def __init__(
+        self,
+        torch,
+        device,
+    ):
         self.torch, self.device = torch, device
-        self.board = None
+        self.board = torch.zeros(0)
 
-    def share(self, own):
+    def share_board(self, own):
         """Lay down the board, with the owner's marks after the place for those of others."""
         numbers = [0] * len(own) + own
-        self.board = self.torch.tensor(numbers, dtype=self.torch.int64, device=self.device)
+        self.board = self.torch.tensor(
+            numbers,
+            dtype=self.torch.int64,
+            device=self.device,
+        )
         self.torch.cuda.synchronize(self.device)
         shared = self.board.untyped_storage()._share_cuda_()
         handle = dict(zip(self.FIELDS, shared))
@@ -188,32 +345,53 @@ class CudaMemory:
             self.device.index, other
         )
 
-    def open(self, handle):
+    def open_board(self, handle):
         """The board of another rank."""
         known = dict(handle)
         for name in ("handle", "counter", "event"):
             known[name] = bytes.fromhex(known[name])
         storage = self.torch.UntypedStorage._new_shared_cuda(*[known[name] for name in self.FIELDS])
-        board = self.torch.empty(0, dtype=self.torch.int64, device=storage.device)
-        return board.set_(storage, handle["start"], (handle["size"],))
+        board = self.torch.empty(
+            0,
+            dtype=self.torch.int64,
+            device=storage.device,
+        )
+        return board.set_(
+            storage,
+            handle["start"],
+            (handle["size"],),
+        )
 
-    def read(self, board, place):
+    def read_number(
+        self,
+        board,
+        place,
+    ):
         """One number of it, copied by way of this GPU."""
         here = board[place : place + 1].to(self.device)
         self.torch.cuda.synchronize(self.device)
         return int(here.item())
 
-    def write(self, board, place, value):
+    def write_number(
+        self,
+        board,
+        place,
+        value,
+    ):
         """Write one number on it, from this GPU."""
-        here = self.torch.tensor([value], dtype=self.torch.int64, device=self.device)
+        here = self.torch.tensor(
+            [value],
+            dtype=self.torch.int64,
+            device=self.device,
+        )
         board[place : place + 1].copy_(here)
         self.torch.cuda.synchronize(self.device)
         self.torch.cuda.synchronize(board.device)
 
-    def written(self, place):
+    def own_number(self, place):
         """What stands on the own board."""
         return int(self.board[place].item())
 
-    def close(self):
+    def let_go(self):
         """Let go of the board."""
-        self.board = None
+        self.board = self.torch.zeros(0)

@@ -270,10 +270,10 @@ def run_stages(torch, job, largest, simulate_hosts):
     nodes = ranks_by_node(
         job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts
     )
-    mine = next(node for node in nodes if rank in node)
-    if len(mine) > 1:
+    mates = next(node for node in nodes if rank in node)
+    if len(mates) > 1:
         wire.send("phase", phase="memory", rank=rank)
-        peer_memory.check_node(torch, job, mine, limit)
+        peer_memory.check_node(torch, job, mates, limit)
     # a stage that hangs shall not take as long as a collective may
     every = dist.new_group(timeout=limit)
     for number, pairs in enumerate([*rounds_within_nodes(nodes), *rounds_between_nodes(nodes)]):

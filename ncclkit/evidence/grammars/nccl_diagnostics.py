@@ -10,9 +10,7 @@ import re
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
-ENVELOPE = (
-    r"(?P<_host>[^\s:]{1,255}):(?P<_pid>\d{1,10}) NCCL DIAG (?:\[(?:OK|INFO)\] +|INFO )?"
-)
+ENVELOPE = r"(?P<_host>[^\s:]{1,255}):(?P<_pid>\d{1,10}) NCCL DIAG (?:\[(?:OK|INFO)\] +|INFO )?"
 TAG = re.compile(r"^(?:\[(?:OK|INFO)\] +|INFO )")
 XID = re.compile(r"S?Xid \d{1,9} detected")
 SET = r"\{(?P<set>[\d,. ]{0,400})\}(?: \(N=(?P<number>\d{1,9})\))?"
@@ -110,7 +108,11 @@ MEANINGS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
 """(check, state, pattern) of the sentences; the first that fits decides."""
 
 
-def _sentence(match: re.Match[str], data: Data, line: Line) -> Data | None:
+def _sentence(
+    match: re.Match[str],
+    data: Data,
+    line: Line,
+) -> Data | None:
     said = TAG.sub("", match["said"].strip())
     if XID.match(said):
         return None  # an event of the kernel's log, by a rule of its own
@@ -151,7 +153,11 @@ def _details(groups: Data) -> Data:
     return found
 
 
-def _xid(match: re.Match[str], data: Data, line: Line) -> Data:
+def _xid(
+    match: re.Match[str],
+    data: Data,
+    line: Line,
+) -> Data:
     return {
         "bus": "",
         "xid": int(data["xid"]),
@@ -161,7 +167,11 @@ def _xid(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
-def _sxid(match: re.Match[str], data: Data, line: Line) -> Data:
+def _sxid(
+    match: re.Match[str],
+    data: Data,
+    line: Line,
+) -> Data:
     fatal = "reported Fatal" in match["said"]
     return {
         "bus": "",
@@ -199,6 +209,16 @@ RULES: tuple[Rule, ...] = (
         make=_sentence,
     ),
     # BUSY: diagnostics already in progress        ERROR: diagnostics failed to start (3)
-    rule("nccl.diagnostic", "BUSY: diag", r"^(?P<said>BUSY: diagnostics .*)", make=_sentence),
-    rule("nccl.diagnostic", "ERROR: diag", r"^(?P<said>ERROR: diagnostics .*)", make=_sentence),
+    rule(
+        "nccl.diagnostic",
+        "BUSY: diag",
+        r"^(?P<said>BUSY: diagnostics .*)",
+        make=_sentence,
+    ),
+    rule(
+        "nccl.diagnostic",
+        "ERROR: diag",
+        r"^(?P<said>ERROR: diagnostics .*)",
+        make=_sentence,
+    ),
 )
