@@ -579,18 +579,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         say,
         pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
         ranks=ranks,
-        advice=(
-            *_look_there(
-                why,
-                ranks,
-                where,
-            ),
-            *_advice(
-                case,
-                ranks,
-                where,
-            ),
-        ),
+        advice=(*_look_there(why, ranks, where), *_advice(case, ranks, where)),
         next=None if strength == "proven" else experiment(case),
     )
 

@@ -31,13 +31,7 @@ def check_node(
     memory = CudaMemory(torch, job.device) if job.device.type == "cuda" else HostMemory(torch)
     store = job.dist.distributed_c10d._get_default_store()
     try:
-        check_peers(
-            store,
-            job.rank,
-            members,
-            memory,
-            limit,
-        )
+        check_peers(store, job.rank, members, memory, limit)
     finally:
         memory.let_go()
 
@@ -51,16 +45,7 @@ def check_peers(
 ):
     """The same with a given memory; sends a ``stage.peer`` for each rank and each way."""
     try:
-        handle = memory.share_board(
-            [
-                mark_of(
-                    OWN,
-                    rank,
-                    other,
-                )
-                for other in members
-            ]
-        )
+        handle = memory.share_board([mark_of(OWN, rank, other) for other in members])
     except (OSError, RuntimeError, AttributeError) as error:
         handle = {"problem": first_line(error)}
     store.set(_key("board", rank), json.dumps(handle))
@@ -74,31 +59,11 @@ def check_peers(
                 members,
                 memory,
             )
-    _meet(
-        store,
-        "visited",
-        members,
-        rank,
-        limit,
-    )
+    _meet(store, "visited", members, rank, limit)
     if "problem" not in handle:
         for other_place, other in enumerate(members):
-            if (
-                other != rank
-                and store.get(
-                    _key(
-                        "wrote",
-                        other,
-                        rank,
-                    )
-                )
-                == b"1"
-            ):
-                right = memory.own_number(other_place) == mark_of(
-                    WRITTEN,
-                    other,
-                    rank,
-                )
+            if other != rank and store.get(_key("wrote", other, rank)) == b"1":
+                right = memory.own_number(other_place) == mark_of(WRITTEN, other, rank)
                 send_check(
                     other,
                     rank,
@@ -106,20 +71,10 @@ def check_peers(
                     wrong=not right,
                 )
     # nobody may still read a board when its owner lets go of it
-    _meet(
-        store,
-        "checked",
-        members,
-        rank,
-        limit,
-    )
+    _meet(store, "checked", members, rank, limit)
 
 
-def mark_of(
-    kind,
-    one,
-    two,
-):
+def mark_of(kind, one, two):
     """A number that says who wrote it, or for whom it stands there."""
     return kind | one << BITS | two
 
@@ -136,59 +91,19 @@ def _visit(
     handle = json.loads(store.get(_key("board", owner)))
     try:
         if "problem" in handle:
-            send_check(
-                rank,
-                owner,
-                "share",
-                problem=str(handle["problem"]),
-            )
+            send_check(rank, owner, "share", problem=str(handle["problem"]))
         elif not memory.is_direct(handle):
-            send_check(
-                rank,
-                owner,
-                "share",
-                direct=False,
-            )
+            send_check(rank, owner, "share", direct=False)
         else:
             board = memory.open_board(handle)
             place = members.index(rank)
             got = memory.read_number(board, len(members) + place)
-            send_check(
-                rank,
-                owner,
-                "read",
-                wrong=got
-                != mark_of(
-                    OWN,
-                    owner,
-                    rank,
-                ),
-            )
-            memory.write_number(
-                board,
-                place,
-                mark_of(
-                    WRITTEN,
-                    rank,
-                    owner,
-                ),
-            )
+            send_check(rank, owner, "read", wrong=got != mark_of(OWN, owner, rank))
+            memory.write_number(board, place, mark_of(WRITTEN, rank, owner))
             wrote = b"1"
     except (OSError, RuntimeError, AttributeError, KeyError, ValueError) as error:
-        send_check(
-            rank,
-            owner,
-            "share",
-            problem=first_line(error),
-        )
-    store.set(
-        _key(
-            "wrote",
-            rank,
-            owner,
-        ),
-        wrote,
-    )
+        send_check(rank, owner, "share", problem=first_line(error))
+    store.set(_key("wrote", rank, owner), wrote)
 
 
 def send_check(
@@ -201,12 +116,7 @@ def send_check(
 ):
     """Tell one result: what `rank` did to the memory of `peer`."""
     result = {"way": way, "wrong": int(wrong), "direct": direct, "problem": problem}
-    wire.send(
-        "stage.peer",
-        rank=rank,
-        peer=peer,
-        **result,
-    )
+    wire.send("stage.peer", rank=rank, peer=peer, **result)
 
 
 def first_line(error):
@@ -251,17 +161,8 @@ class HostMemory:
         self.board[len(own) :] = self.torch.tensor(own, dtype=self.torch.int64)
         return {"path": self.path, "size": 2 * len(own)}
 
-    def _map(
-        self,
-        path,
-        size,
-    ):
-        return self.torch.from_file(
-            path,
-            shared=True,
-            size=size,
-            dtype=self.torch.int64,
-        )
+    def _map(self, path, size):
+        return self.torch.from_file(path, shared=True, size=size, dtype=self.torch.int64)
 
     def is_direct(self, handle):
         """Whether the memory can be reached without a copy in between."""
@@ -271,20 +172,11 @@ class HostMemory:
         """The board of another rank."""
         return self._map(handle["path"], handle["size"])
 
-    def read_number(
-        self,
-        board,
-        place,
-    ):
+    def read_number(self, board, place):
         """One number of it."""
         return int(board[place])
 
-    def write_number(
-        self,
-        board,
-        place,
-        value,
-    ):
+    def write_number(self, board, place, value):
         """Write one number on it."""
         board[place] = value
 
@@ -301,34 +193,17 @@ class HostMemory:
 class CudaMemory:
     """Boards in the memory of GPUs, shared as CUDA shares it between processes."""
 
-    FIELDS = (
-        "device",
-        "handle",
-        "bytes",
-        "offset",
-        "counter",
-        "counter_offset",
-        "event",
-        "wait",
-    )
+    FIELDS = ("device", "handle", "bytes", "offset", "counter", "counter_offset", "event", "wait")
     """What torch hands on of a storage, in its order."""
 
-    def __init__(
-        self,
-        torch,
-        device,
-    ):
+    def __init__(self, torch, device):
         self.torch, self.device = torch, device
         self.board = torch.zeros(0)
 
     def share_board(self, own):
         """Lay down the board, with the owner's marks after the place for those of others."""
         numbers = [0] * len(own) + own
-        self.board = self.torch.tensor(
-            numbers,
-            dtype=self.torch.int64,
-            device=self.device,
-        )
+        self.board = self.torch.tensor(numbers, dtype=self.torch.int64, device=self.device)
         self.torch.cuda.synchronize(self.device)
         shared = self.board.untyped_storage()._share_cuda_()
         handle = dict(zip(self.FIELDS, shared))
@@ -351,39 +226,18 @@ class CudaMemory:
         for name in ("handle", "counter", "event"):
             known[name] = bytes.fromhex(known[name])
         storage = self.torch.UntypedStorage._new_shared_cuda(*[known[name] for name in self.FIELDS])
-        board = self.torch.empty(
-            0,
-            dtype=self.torch.int64,
-            device=storage.device,
-        )
-        return board.set_(
-            storage,
-            handle["start"],
-            (handle["size"],),
-        )
+        board = self.torch.empty(0, dtype=self.torch.int64, device=storage.device)
+        return board.set_(storage, handle["start"], (handle["size"],))
 
-    def read_number(
-        self,
-        board,
-        place,
-    ):
+    def read_number(self, board, place):
         """One number of it, copied by way of this GPU."""
         here = board[place : place + 1].to(self.device)
         self.torch.cuda.synchronize(self.device)
         return int(here.item())
 
-    def write_number(
-        self,
-        board,
-        place,
-        value,
-    ):
+    def write_number(self, board, place, value):
         """Write one number on it, from this GPU."""
-        here = self.torch.tensor(
-            [value],
-            dtype=self.torch.int64,
-            device=self.device,
-        )
+        here = self.torch.tensor([value], dtype=self.torch.int64, device=self.device)
         board[place : place + 1].copy_(here)
         self.torch.cuda.synchronize(self.device)
         self.torch.cuda.synchronize(board.device)
