@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from ncclkit.analysis.launches import launch_sentence
 from ncclkit.analysis.once import once
 from ncclkit.analysis.waits import (
     REQUESTS,
@@ -53,6 +54,8 @@ class Motion:
     @property
     def summary(self) -> str:
         """``ranks 0-2 moved between the snapshots``."""
+        if not self.ranks:
+            return f"some ranks {self.how}"
         return f"{rank_words(self.ranks)} {self.how}"
 
 
@@ -101,11 +104,11 @@ def _launched(events: Sequence[Event]) -> Motion | None:
     for change in events:
         # what RAS counts rises only where collectives are launched, so a rise is proof that the job
         # goes on
-        if change.kind == "ras.change" and change.data.moved:
+        if change.kind == "ras.change" and (change.data.moved or change.data.unnamed):
             counts = [sum(ops.values()) for ops in change.data.moved.values()]
             seconds = change.data.seconds
             rate = ""
-            if seconds:
+            if seconds and counts:
                 rate = f", {_per_second(max(counts) / seconds)}"
             ranks = tuple(sorted(map(int, change.data.moved)))
             how = f"launched collectives between two reports of NCCL's RAS{rate}"
@@ -272,8 +275,13 @@ def headline(events: Iterable[Event]) -> str:
         last = comes_last(known)
         return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
+    counted = launch_sentence(known)
+    if waits_for_request(known):
+        counted = ""
     if len(waiting) == len(seen) > 0:
-        return _sentence_of_all_waiting(known, waiting)
+        return f"{_sentence_of_all_waiting(known, waiting)} {counted}".strip()
+    if counted:
+        return counted
     lines = [group_line(held) for held in same_positions(seen.values())]
     more = ""
     if len(lines) > 4:

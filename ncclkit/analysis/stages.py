@@ -22,7 +22,7 @@ from ncclkit.analysis import bisection
 from ncclkit.analysis.once import once
 from ncclkit.core.bandwidth import chosen_gpus
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import RunEnd, StageGroup, StagePair, StageRank, WorkerPhase
+from ncclkit.core.kinds import RunEnd, StageGroup, StagePair, StagePeer, StageRank, WorkerPhase
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
 from ncclkit.core.text import host_list, rate, start, verb
@@ -100,6 +100,34 @@ class GroupResult:
     def bad(self) -> bool:
         """Whether it failed, was slow or gave wrong values."""
         return bool(self.problem or self.slow or self.wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccess:
+    """What one rank did to the memory of another one of its node."""
+
+    rank: int
+    peer: int
+    way: str
+    """``write`` or ``read``; ``share`` where neither was tried."""
+    path: str
+    gpus: tuple[int, int] | None
+    """Their GPUs as nvidia-smi counts them; None without."""
+    wrong: bool
+    problem: str
+    event: Event
+
+    @property
+    def summary(self) -> str:
+        """``GPU 3 (rank 3) wrote into the memory of GPU 5 (rank 5) over PHB: …``."""
+        one, two = f"rank {self.rank}", f"rank {self.peer}"
+        if self.gpus:
+            one, two = f"GPU {self.gpus[0]} ({one})", f"GPU {self.gpus[1]} ({two})"
+        does = {"write": "wrote into", "read": "read"}.get(self.way, "could not reach")
+        why = self.problem
+        if self.wrong:
+            why = "other bytes arrived"
+        return f"{one} {does} the memory of {two} over {self.path}: {why}"
 
 
 def hosts_of(phases: Sequence[Event[WorkerPhase]]) -> dict[int, str]:
@@ -241,6 +269,8 @@ class StagedTest:
     known."""
     absent: tuple[str, ...] = ()
     """Nodes of the allocation on which nothing was ever started."""
+    accesses: tuple[PeerAccess, ...] = ()
+    """What ranks wrote into the memory of others of their node, and read there."""
     turns: bool = False
     """Whether ranks take turns on GPUs that they share.
 
@@ -373,6 +403,17 @@ class StagedTest:
         return (parts or ["no rank"])[0]
 
     @property
+    def wrong_accesses(self) -> tuple[PeerAccess, ...]:
+        """Memory of a peer in which, or of which, other bytes arrived."""
+        return tuple(access for access in self.accesses if access.wrong)
+
+    @property
+    def verified(self) -> int:
+        """How many times what was written into, or read of, a peer's memory was right."""
+        done = [access for access in self.accesses if access.way in ("write", "read")]
+        return len(done) - len(self.wrong_accesses)
+
+    @property
     def symptom(self) -> tuple[str, str]:
         """What is wrong with the groups, of one and of several."""
         bad = [group for group in self.groups if group.bad]
@@ -394,7 +435,7 @@ class StagedTest:
                 f"{host_list(self.absent)} never began, and the ranks of the other nodes timed out"
                 " waiting"
             )
-        if not (self.pairs or self.silent or self.corrupt):
+        if not (self.pairs or self.silent or self.corrupt or self.wrong_accesses):
             if self.ranks == 1 and self.alone:
                 return self._one()
             return "No staged live test has run yet"
@@ -413,6 +454,7 @@ class StagedTest:
         parts += [f"the pair of {self.who((a, b))} {self._symptom(a, b)}" for a, b in links[:3]]
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
+        parts += [access.summary for access in self.wrong_accesses[:3]]
         parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
         if parts:
             return self._start("; ".join(parts))
@@ -473,7 +515,10 @@ class StagedTest:
             like = "too few pairs to compare"
         if self.turns:
             like = "by turns on GPUs that they share"
-        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
+        memory = ""
+        if self.verified:
+            memory = f"; each memory of a peer was written, read and verified ({self.verified})"
+        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}{memory}"
 
 
 @once
@@ -529,8 +574,48 @@ def staged_test(case: Case) -> StagedTest:
         tuple(sorted(begun - reported)),
         next((str(e.data.reason) for e in reversed(case.of(RunEnd))), ""),
         tuple(names),
+        _accesses(
+            case,
+            hosts,
+            gpus,
+        ),
         turns,
     )
+
+
+def _accesses(
+    case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int]
+) -> tuple[PeerAccess, ...]:
+    """What was done to the memory of peers, as far as the driver lets GPUs do it."""
+    made = []
+    for event in case.of(StagePeer):
+        if event.rank is None or not event.data.direct:
+            continue
+        one, two = event.rank, event.data.peer
+        own = None
+        if one in gpus and two in gpus:
+            own = (gpus[one], gpus[two])
+        path = _link(
+            case,
+            hosts,
+            gpus,
+            one,
+            two,
+        )
+        wrong = bool(event.data.wrong)
+        made.append(
+            PeerAccess(
+                one,
+                two,
+                event.data.way,
+                path,
+                own,
+                wrong,
+                event.data.problem,
+                event,
+            )
+        )
+    return tuple(made)
 
 
 def _due_pairs(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, int]]:

@@ -192,7 +192,7 @@ def _work_went_on(case: Case) -> bool:
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of(StepProgress)
     )
-    return steps or any(change.data.moved for change in case.of(RasChange))
+    return steps or any(one.data.moved or one.data.unnamed for one in case.of(RasChange))
 
 
 def over_gloo(case: Case) -> bool:

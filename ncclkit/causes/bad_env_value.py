@@ -30,6 +30,9 @@ from collections.abc import Iterator
 
 from ncclkit.agent.facts.settings import check_value
 from ncclkit.analysis.outcome import unread_lines
+from ncclkit.analysis.consistency_rules import MUST
+from ncclkit.analysis.diagnostics import diagnostics, named_ranks
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -90,6 +93,7 @@ def diagnose(case: Case) -> Finding:
         _unread_file,
         _unloaded_library,
         _rejected_value,
+        _unlike_on_ranks,
         CHECK.risk,
     ) or CHECK.otherwise(
         case,
@@ -372,6 +376,25 @@ NAMED = re.compile(
     r" maximum.{0,40}NCCL_"
     r"|Error: network \S+ not found|Could not open XML topology file"
 )
+
+
+def _unlike_on_ranks(case: Case) -> Finding | None:
+    """NCCL's diagnostics find a variable unlike on ranks that has to be the same on all."""
+    if outcome(case).success:
+        return None
+    lines = []
+    for event in diagnostics(case, "environment"):
+        if event.data.value and MUST.match(event.data.variable):
+            lines.append(event)
+    if not lines:
+        return None
+    name = lines[0].data.variable
+    held = []
+    for event in lines:
+        if event.data.variable == name:
+            held.append(f"{event.data.value} on {named_ranks(case, event)[1]}")
+    say = f"{name} is unlike on the ranks, by NCCL's diagnostics: {', '.join(held)}."
+    return found(ID, "possible", say, pick(lines), advice=_advice(name), next=experiment(case))
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

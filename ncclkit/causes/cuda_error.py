@@ -30,6 +30,7 @@ import re
 from collections.abc import Sequence
 
 from ncclkit.analysis.launchers import launcher
+from ncclkit.analysis.launches import global_ranks, hosts_of, in_brackets, places_in_words
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.picks import (
     first_finding,
@@ -45,7 +46,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._experiments import experiment_of, over_gloo, unasked
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
+from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn, RasCommunicator
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -127,9 +128,9 @@ XIDS = {
 def diagnose(case: Case) -> Finding:
     """Found at the first CUDA error of the run that is the program's own."""
     went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
-    return first_finding(case, _own_error, _error_of_driver, _unnamed_error) or otherwise(
-        ID, went_well, "No CUDA call failed.", "the standard error of every rank"
-    )
+    return first_finding(
+        case, _own_error, _error_of_driver, _unnamed_error, _reported_to_ras
+    ) or otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 
 def _own_error(case: Case) -> Finding | None:
@@ -166,6 +167,37 @@ def _own_error(case: Case) -> Finding | None:
         advice=_advice(case, ordered),
         next=experiment(case),
     )
+
+
+def _reported_to_ras(case: Case) -> Finding | None:
+    """A communicator has a CUDA error, by NCCL's RAS, which does not say which."""
+    for report in case.of(RasCommunicator):
+        local = []
+        for rank, error in report.data.errors.items():
+            if "CUDA error" in error:
+                local.append(int(rank))
+        if not local:
+            continue
+        numbers = global_ranks(case.events, report)
+        if numbers is None:
+            continue
+        ranks = tuple(sorted(numbers.get(rank, rank) for rank in local))
+        where = in_brackets(places_in_words(report, local))
+        say = (
+            f"A CUDA call failed on {name_ranks(ranks)}{where}, by NCCL's"
+            " RAS; only the log of the rank says which."
+        )
+        return found(
+            ID,
+            "possible",
+            say,
+            pick([report]),
+            ranks=ranks,
+            hosts=tuple(hosts_of(report, local)),
+            advice=_advice(case, []),
+            next=experiment(case),
+        )
+    return None
 
 
 def _own_errors(case: Case) -> list[Event]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.analysis.diagnostics import diagnostics
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -80,9 +81,12 @@ def diagnose(case: Case) -> Finding:
     """
     went_well = [*initialized(case), *case.of(NcclDestroy)]
     missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
-    return first_finding(case, _refused_sharing, _refused_buffers) or otherwise(
-        ID, went_well, "NCCL's allocations worked.", missing
-    )
+    return first_finding(
+        case,
+        _refused_sharing,
+        _refused_buffers,
+        _failed_import,
+    ) or otherwise(ID, went_well, "NCCL's allocations worked.", missing)
 
 
 def _refused_sharing(case: Case) -> Finding | None:
@@ -122,6 +126,22 @@ def _refused_buffers(case: Case) -> Finding | None:
     what = "could not allocate its shared buffers on the host, which this NCCL takes from cuMem"
     certain = _own_hint(case) or family(case, "cuda")
     return _finding(case, lines, what, is_certain=bool(certain))
+
+
+def _failed_import(case: Case) -> Finding | None:
+    """NCCL's diagnostics could not map memory that a peer shares by file descriptor or IPC."""
+    lines: list[Event] = []
+    for event in diagnostics(case, "p2p_import"):
+        if event.data.handle in ("LEGACY_CUDA_IPC", "CUMEM_POSIX_FD"):
+            lines.append(event)
+    if not lines:
+        return None
+    return _finding(
+        case,
+        lines,
+        "could not map the memory of a peer",
+        is_certain=True,
+    )
 
 
 def _own_hint(case: Case) -> list[Event]:

@@ -63,6 +63,8 @@ class Diagnosis:
 
     It says how many causes it had reached; else it is empty.
     """
+    counted: str = ""
+    """Where the job stands by NCCL's RAS, in one sentence, where there is a report of it."""
     differential: Differential | None = None
     """The usual suspects, for who asks.
 
@@ -184,6 +186,8 @@ class Diagnosis:
                 "The job is at work, with no trouble in this excerpt, which ends before the job"
                 " does."
             )
+        if self.counted:
+            return self.counted
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
         if self.clear:

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from ncclkit.analysis.complaints import DESKTOP
+from ncclkit.analysis.launches import launch_sentence
 from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.outcome import (
@@ -97,6 +98,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         risks_seen,
         speed.warning if speed else "",
         ended,
+        launch_sentence(scope.events),
         suspects,
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]

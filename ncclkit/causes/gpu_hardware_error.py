@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ncclkit.analysis.diagnostics import diagnostics, named_ranks
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -90,7 +92,13 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
     return first_finding(
-        case, _logged_by_driver, _reported_by_cuda, _unnamed_error, _from_stages, CHECK.risk
+        case,
+        _logged_by_driver,
+        _reported_by_cuda,
+        _found_by_diagnostics,
+        _unnamed_error,
+        _from_stages,
+        CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
 
 
@@ -123,6 +131,49 @@ def _reported_by_cuda(case: Case) -> Finding | None:
         hosts=name_hosts(lines),
         advice=_advice("its GPU"),
     )
+
+
+DIAGNOSED: dict[str, tuple[Strength, str]] = {
+    "ecc_uncorrected": (
+        "likely",
+        "NCCL's diagnostics count uncorrected memory errors of the GPU of {who} since its driver"
+        " was loaded",
+    ),
+    "nvlink_inactive": (
+        "possible",
+        "NCCL's diagnostics find NVLinks of the GPU of {who} inactive, or could not read them",
+    ),
+    "nvlink_count": (
+        "possible",
+        "NCCL's diagnostics find another number of NVLinks at the GPU of {who} than at the others",
+    ),
+    "gpu_count": (
+        "possible",
+        "NCCL's diagnostics find another number of GPUs on the node of {who} than on the others",
+    ),
+}
+"""check of NCCL's diagnostics → how sure it is, and what it says."""
+
+
+def _found_by_diagnostics(case: Case) -> Finding | None:
+    """NCCL's own diagnostics found a fault of a GPU or its links."""
+    # the counts are older than a job that went well all the same
+    if outcome(case).success:
+        return None
+    for check, (strength, words) in DIAGNOSED.items():
+        lines = diagnostics(case, check)
+        if lines:
+            ranks, who = named_ranks(case, lines[0])
+            return found(
+                ID,
+                strength,
+                f"{words.format(who=who)}.",
+                pick(lines, limit=4),
+                ranks=ranks,
+                advice=_advice("its GPU"),
+                next=experiment(case),
+            )
+    return None
 
 
 def _unnamed_error(case: Case) -> Finding | None:
@@ -254,8 +305,11 @@ def _logged_by_driver(case: Case) -> Finding | None:
     who = ""
     if ranks:
         who = f" of {name_ranks(ranks)}"
+    gpu = "A GPU"
+    if bus:
+        gpu = f"The GPU {bus}"
     say = (
-        f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number}"
+        f"{gpu}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."
     )
     buses = set()
@@ -273,7 +327,7 @@ def _logged_by_driver(case: Case) -> Finding | None:
         ranks=ranks,
         hosts=name_hosts(xids),
         gpus=tuple(sorted(buses)),
-        advice=_advice(f"GPU {bus}"),
+        advice=_advice(f"GPU {bus}".strip()),
     )
 
 

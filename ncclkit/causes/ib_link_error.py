@@ -28,6 +28,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ncclkit.analysis.diagnostics import diagnostics, ranks_of_job
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -83,7 +85,7 @@ def diagnose(case: Case) -> Finding:
     went_well = [*case.of(NcclDestroy), *over_sockets(case), *case.of(C10dTimeout)]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
     return first_finding(
-        case, _failed_completion, _port_went_down, _broken_connection, CHECK.risk
+        case, _failed_completion, _port_went_down, _broken_connection, _diagnosed, CHECK.risk
     ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
 
@@ -150,6 +152,39 @@ def _broken_connection(case: Case) -> Finding | None:
         pick(lines),
         ranks=(),
         advice=_advice(""),
+        next=experiment(case),
+    )
+
+
+def _diagnosed(case: Case) -> Finding | None:
+    """NCCL's diagnostics find the card of a rank slower than those of the others."""
+    if outcome(case).success:
+        return None
+    lines = []
+    for event in diagnostics(case, "net_bandwidth"):
+        below = (event.data.rate or 0) < (event.data.median or 0)
+        if below and event.data.value == "same-nic":
+            lines.append(event)
+    if not lines:
+        return None
+    first = lines[0].data
+    ranks = ranks_of_job(
+        case,
+        lines[0],
+        [first.src or 0],
+    )
+    say = (
+        f"NCCL's diagnostics measure {first.rate:g} Gbit/s at {name_ranks(ranks)}{on(first.at)},"
+        f" where the median is {first.median:g}: a slow link or card."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=(first.at,),
+        advice=_advice("its card"),
         next=experiment(case),
     )
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ncclkit.analysis.diagnostics import diagnostics
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -71,6 +72,7 @@ def diagnose(case: Case) -> Finding:
         _failed_multicast,
         _faults_of_kernel,
         _failed_export,
+        _diagnosed,
         CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "NCCL started without an error of the fabric.", missing)
 
@@ -126,6 +128,29 @@ def _faults_of_kernel(case: Case) -> Finding | None:
     numbers = sorted({_error_name(event) for event in lines})
     what = f"the kernel reports NVLink/NVSwitch faults ({', '.join(numbers)})"
     return _finding(case, "likely", what, lines)
+
+
+def _diagnosed(case: Case) -> Finding | None:
+    """NCCL's diagnostics could not share memory over the fabric, or found slow links."""
+    lines: list[Event] = []
+    for event in diagnostics(case, "p2p_import"):
+        if event.data.handle == "CUMEM_FABRIC":
+            lines.append(event)
+    slow: list[Event] = list(diagnostics(case, "nvlink_speed"))
+    what = "NCCL's diagnostics could not map memory that a peer shares over the NVLink fabric"
+    if lines:
+        return _finding(
+            case,
+            "likely",
+            what,
+            lines,
+        )
+    return _finding(
+        case,
+        "possible",
+        "NCCL's diagnostics find NVLinks of unlike speed",
+        slow,
+    )
 
 
 def _failed_export(case: Case) -> Finding | None:

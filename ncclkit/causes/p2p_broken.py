@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.calls import op_of
+from ncclkit.analysis.diagnostics import diagnostics, pair_in_words
 from ncclkit.analysis.picks import (
     env_of,
     family,
@@ -121,7 +122,15 @@ def diagnose(case: Case) -> Finding:
     else:
         witnesses = [_blocked_by_iommu, _denied_access, _stuck_start]
     return first_finding(
-        case, _lone_rank, _from_stages, _wrong_values, *witnesses, CHECK.risk
+        case,
+        _lone_rank,
+        _diagnosed,
+        _wrong_access,
+        _from_stages,
+        _wrong_values,
+        _verified_by_nccl,
+        *witnesses,
+        CHECK.risk,
     ) or CHECK.otherwise(
         case,
         went_well,
@@ -165,6 +174,87 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
             " they would be "
         )
         yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
+
+
+def _diagnosed(case: Case) -> Finding | None:
+    """NCCL wrote or read the memory of a peer, and other bytes arrived."""
+    lines = diagnostics(case, "p2p_data")
+    strength: Strength = "proven"
+    does = "what NCCL's diagnostics wrote or read arrived as other bytes"
+    if not lines:
+        for event in diagnostics(case, "p2p_import"):
+            if event.data.handle == "DIRECT":
+                lines.append(event)
+        strength = "likely"
+        does = "NCCL's diagnostics could not map the memory of the peer"
+    if not lines:
+        return None
+    ranks, pair = pair_in_words(case, lines[0])
+    more = ""
+    if len(lines) > 1:
+        more = f", and so for {len(lines) - 1} more"
+    ours = staged_test(case)
+    if ours.verified and not ours.wrong_accesses:
+        more += "; ncclkit's own check of such pairs found all of them right, so the two disagree"
+    return found(
+        ID,
+        strength,
+        f"From {pair}, {does}{more}.",
+        pick(lines, _verified_pairs(case)),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice(True),
+        next=experiment(case),
+    )
+
+
+def _wrong_access(case: Case) -> Finding | None:
+    """A GPU wrote into the memory of another, or read there, and other bytes arrived."""
+    wrong = staged_test(case).wrong_accesses
+    if not wrong or not any(event.data.nccl for event in case.of(WorkerPhase)):
+        return None
+    verified = _verified_pairs(case)
+    say = "; ".join(access.summary for access in wrong[:3])
+    if len(wrong) > 3:
+        say += f"; and {len(wrong) - 3} more"
+    if verified:
+        say += "; NCCL's own diagnostics verified every pair, so the two disagree"
+    ranks = set()
+    for access in wrong:
+        ranks |= {access.rank, access.peer}
+    return found(
+        ID,
+        "likely",
+        f"{say}.",
+        pick([access.event for access in wrong[:5]], verified),
+        ranks=tuple(sorted(ranks)),
+        advice=_advice(True),
+        next=experiment(case),
+    )
+
+
+def _verified_pairs(case: Case) -> list[Event]:
+    """Lines in which NCCL verified each pair of GPUs."""
+    return list(
+        diagnostics(
+            case,
+            "p2p_data",
+            state="clean",
+        )
+    )
+
+
+def _verified_by_nccl(case: Case) -> Finding | None:
+    """NCCL's diagnostics verified every pair, and nothing of ours says otherwise."""
+    verified = _verified_pairs(case)
+    if not verified or case.of(KernelIommu):
+        return None
+    say = "NCCL's diagnostics wrote, read and verified the memory of every pair of GPUs."
+    return clear(
+        ID,
+        say,
+        tuple(verified[:2]),
+    )
 
 
 def _from_stages(case: Case) -> Finding | None:

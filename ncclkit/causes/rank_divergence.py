@@ -53,6 +53,14 @@ from ncclkit.analysis.calls import (
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
 from ncclkit.analysis.launchers import launchers
+from ncclkit.analysis.launches import (
+    counts_in_words,
+    global_ranks,
+    in_brackets,
+    behind_sentence,
+    places_in_words,
+    stands_still,
+)
 from ncclkit.analysis.picks import (
     among,
     ddp_ranks,
@@ -139,6 +147,8 @@ def diagnose(case: Case) -> Finding:
         _rank_left,
         _ddp_mismatch,
         _stalled_tensors,
+        _crossed_by_ras,
+        _few_ahead_by_ras,
         _skipped_locally,
         _timeouts_alone,
     )
@@ -250,6 +260,79 @@ def _launched_more(case: Case) -> Finding | None:
         say += ": they made different calls"
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
         return _finding(case, "likely", say, [report, *changes], odd)
+    return None
+
+
+def _crossed_by_ras(case: Case) -> Finding | None:
+    """By NCCL's RAS each rank is behind another one, in different operations.
+
+    Where ranks timed out they say in which call, and after that counts go apart by themselves.
+    """
+    if rank_states(case).waiting:
+        return None
+    for report in case.of(RasCommunicator):
+        if not report.data.crossed or not stands_still(case.events, report):
+            continue
+        numbers = global_ranks(case.events, report)
+        say = f"{behind_sentence(case.events)[:-1]}, in two reports alike."
+        changes = [one for one in case.of(RasChange) if one.data.hash == report.data.hash]
+        odd = []
+        if numbers is not None:
+            for rank in _odd_calls(report):
+                odd.append(numbers.get(rank, rank))
+        return _finding(
+            case,
+            "likely",
+            say,
+            [report, *changes],
+            tuple(odd),
+        )
+    return None
+
+
+def _odd_calls(report: Event[RasCommunicator]) -> list[int]:
+    """The ranks that a text lists, or that are fewer, in each operation that differs."""
+    odd: set[int] = set()
+    for op in report.data.spreads:
+        named = report.data.counts.get(op, {})
+        sides: dict[int, list[int]] = {}
+        for rank, count in named.items():
+            sides.setdefault(count, []).append(int(rank))
+        small = min(
+            sides.values(),
+            key=len,
+            default=[],
+        )
+        if 2 * len(small) < (report.data.size or 0):
+            odd.update(small)
+    return sorted(odd)
+
+
+def _few_ahead_by_ras(case: Case) -> Finding | None:
+    """A few ranks have launched more than all others, and nothing moves any more."""
+    if rank_states(case).waiting:
+        return None
+    for report in case.of(RasCommunicator):
+        data = report.data
+        few = 2 * len(data.ahead) < (data.size or 0) and 2 * data.late_number > (data.size or 0)
+        if not data.ahead or not few or data.crossed:
+            continue
+        numbers = global_ranks(case.events, report)
+        if numbers is None or not stands_still(case.events, report):
+            continue
+        ahead = tuple(numbers.get(rank, rank) for rank in data.ahead)
+        where = in_brackets(places_in_words(report, data.ahead))
+        say = f"{who_are(ahead)}{where} launched more than the"
+        say += f" {data.late_number} others ({counts_in_words(report)} there), by two reports of"
+        say += " NCCL's RAS: they made a call that the others did not, or all others are late."
+        changes = [one for one in case.of(RasChange) if one.data.hash == data.hash]
+        return _finding(
+            case,
+            "possible",
+            say,
+            [report, *changes],
+            ahead,
+        )
     return None
 
 

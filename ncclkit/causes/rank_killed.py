@@ -26,6 +26,13 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.analysis.launches import (
+    behind_sentence,
+    global_ranks,
+    hosts_of,
+    in_brackets,
+    places_in_words,
+)
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -33,6 +40,7 @@ from ncclkit.analysis.picks import (
     initialized,
     matching,
     name_hosts,
+    name_ranks,
     on,
     otherwise,
     pick,
@@ -40,7 +48,7 @@ from ncclkit.analysis.picks import (
     who_are,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import others_wait
+from ncclkit.analysis.waits import others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -53,6 +61,8 @@ from ncclkit.core.kinds import (
     KernelOom,
     NcclInit,
     PythonException,
+    RasCommunicator,
+    RasReport,
     RunEnd,
     SlurmEvent,
     StepProgress,
@@ -100,6 +110,7 @@ def diagnose(case: Case) -> Finding:
         _closed_terminal,
         _other_launcher_failed,
         _launcher_stopped,
+        _lost_by_ras,
     ) or otherwise(
         ID,
         went_well,
@@ -250,6 +261,49 @@ DETACH = Advice(
     why="A shell that ends sends SIGHUP to what was started in it.",
     check="The job goes on after the connection was closed.",
     risk="A detached job must be stopped by hand.",
+)
+
+
+def _lost_by_ras(case: Case) -> Finding | None:
+    """NCCL's RAS has given up the process of a rank that nobody has seen since."""
+    seen = positions_of_case(case)
+    for report in case.of(RasCommunicator):
+        if not report.data.dead:
+            continue
+        numbers = global_ranks(case.events, report)
+        if numbers is None:
+            continue
+        dead = [rank for rank in report.data.dead if numbers.get(rank, rank) not in seen]
+        if not dead:
+            continue
+        ranks = tuple(numbers.get(rank, rank) for rank in dead)
+        where = in_brackets(places_in_words(report, dead))
+        say = (
+            f"NCCL's RAS has had no word of {name_ranks(ranks)}{where}"
+            " for a minute: its process is gone, frozen, or cut off from the network."
+        )
+        if len(ranks) > 1:
+            say = say.replace("its process is", "their processes are")
+        heads = [head for head in case.of(RasReport) if head.data.dead]
+        return found(
+            ID,
+            "possible",
+            f"{say} {behind_sentence(case.events)}".strip(),
+            pick([report], heads),
+            ranks=ranks,
+            hosts=tuple(hosts_of(report, dead)),
+            advice=(LOST, *_advice_on_sender()),
+            next=experiment(case),
+        )
+    return None
+
+
+LOST = Advice(
+    "Look on that node whether the process lives, and whether the node answers.",
+    command="ps -o pid,stat,etime,cmd -p PID; dmesg -T | tail",
+    why="A process that is gone, stopped (state T) and one that is cut off look alike to RAS.",
+    check="The process is there and in state R or S, or its end is explained.",
+    risk="None: it only reads.",
 )
 
 
@@ -426,4 +480,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = (*_advice_on_sender(), DETACH)
+REMEDIES = (*_advice_on_sender(), DETACH, LOST)

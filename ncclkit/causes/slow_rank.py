@@ -36,11 +36,24 @@ from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
+from ncclkit.analysis.launches import (
+    AGAIN,
+    AS_HEALTHY,
+    counts_in_words,
+    count_gap,
+    global_ranks,
+    hosts_of,
+    in_brackets,
+    behind_sentence,
+    places_in_words,
+    stands_still,
+)
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
     matching,
     name_ranks,
+    on,
     otherwise,
     pick,
     seconds,
@@ -108,7 +121,7 @@ def diagnose(case: Case) -> Finding:
     ended = rank_states(case).ended
     went_well = [*ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return first_finding(
-        case, _all_acquitted, _suspected_rank, _late_in_steps, _unseen_rank
+        case, _all_acquitted, _suspected_rank, _late_in_steps, _unnamed_by_ras, _unseen_rank
     ) or otherwise(
         ID,
         went_well,
@@ -400,9 +413,11 @@ def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
 def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS.
 
-    Only the communicator of all ranks is compared.  Left out are ranks that launched some between
-    two reports, as busy ranks drift apart, ranks that timed out themselves, as a launch that waits
-    for other work is counted late, and ranks that are seen to wait for the others.
+    Only communicators whose ranks are known as those of the job are compared.  Left out are ranks
+    that launched some between two reports, as busy ranks drift apart, ranks that timed out
+    themselves, as a launch that waits for other work is counted late, and ranks that are seen to
+    wait for the others.  One report alone finds ranks of a healthy job a call apart, and says
+    little of more.
     """
     changes = case.of(RasChange)
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
@@ -414,15 +429,68 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     gone = states.waiting.keys() | inside
     for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
-        behind = [rank for rank in report.data.behind if rank not in gone]
-        late = tuple(rank for rank in behind if (key, rank) not in moved)
-        if late and (None in (size, states.world) or size == states.world):
-            return (
-                "likely",
-                late,
-                [report, *(change for change in changes if change.data.hash == key)],
-            )
+        if not report.data.late or report.data.crossed or (states.world or size) != size:
+            continue
+        numbers = global_ranks(case.events, report)
+        if numbers is None:
+            continue
+        behind = [rank for rank in report.data.late if numbers.get(rank, rank) not in gone]
+        late = tuple(numbers.get(rank, rank) for rank in behind if (key, rank) not in moved)
+        strength = _strength_of_counts(
+            case,
+            states,
+            report,
+            len(late),
+        )
+        if late and strength:
+            return strength, late, [report, *(one for one in changes if one.data.hash == key)]
     return None
+
+
+def _strength_of_counts(
+    case: Case, states: RankStates, report: Event[RasCommunicator], late: int
+) -> Strength | None:
+    """How sure it is that ranks with the lowest counts are those that are awaited."""
+    # whoever has launched a call more than most may have left the common path
+    if 2 * late > (report.data.size or 2 * late) and not states.waiting:
+        return None
+    # the others may as well wait for a rank whose process is gone
+    if report.data.dead and not states.waiting:
+        return None
+    waited = states.waiting or any(one.waits_for_ranks for one in positions_of_case(case).values())
+    if waited or stands_still(case.events, report):
+        return "likely"
+    if count_gap(report) > 1:
+        return "possible"
+    return None
+
+
+def _unnamed_by_ras(case: Case) -> Finding | None:
+    """Ranks are behind in two reports alike, and the text does not name them."""
+    for report in case.of(RasCommunicator):
+        unnamed = report.data.late_number > len(report.data.late)
+        if not unnamed or report.data.crossed or not stands_still(case.events, report):
+            continue
+        say = behind_sentence(case.events)
+        why = [report, *(one for one in case.of(RasChange) if one.data.hash == report.data.hash)]
+        return found(
+            ID,
+            "likely",
+            say,
+            pick(why),
+            advice=(ASK_JSON,),
+            next=experiment(case),
+        )
+    return None
+
+
+ASK_JSON = Advice(
+    "Ask RAS for JSON (NCCL 2.28.7), which names each rank, or look at the ranks' stacks.",
+    command="ncclras -f json",
+    why="A text report lists a set of ranks only up to a quarter of them, and ten.",
+    check="The report holds `collective_counts` of every rank.",
+    risk="None: it only reads.",
+)
 
 
 def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
@@ -504,16 +572,54 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     others = name_ranks(waited) if waited else "the other ranks"
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
-    say = f"{who} {call}; {others} {waits} in it."
+    say = f"{who} {call}; {others} {waits} in it.{_counted_in_words(case, why)}"
     return found(
         ID,
         strength,
         say,
         pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
         ranks=ranks,
-        advice=_advice(case, ranks, where),
+        advice=(*_look_there(why, ranks, where), *_advice(case, ranks, where)),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _look_there(
+    why: Sequence[Event],
+    ranks: tuple[int, ...],
+    where: str,
+) -> tuple[Advice, ...]:
+    """To look at the stacks of ranks of which nothing but counts is known."""
+    report = next(iter(why), None)
+    if where or report is None or not isinstance(report.data, RasCommunicator):
+        return ()
+    return (_attach_advice(ranks, hosts_of(report, report.data.late)),)
+
+
+def _attach_advice(ranks: Sequence[int], hosts: Sequence[str]) -> Advice:
+    at = on(text.host_list(hosts))
+    return Advice(
+        f"Look at what {name_ranks(ranks)} {text.verb(ranks, 'does', 'do')}{at} while the job"
+        " still hangs.",
+        command="ncclkit attach",
+        why="Counts tell who is awaited, and stacks what for.",
+        check="Their stacks are in their own code, or in a call that the others have passed.",
+        risk="None: it only reads.",
+    )
+
+
+def _counted_in_words(case: Case, why: Sequence[Event]) -> str:
+    """What NCCL's RAS counted, where that is why, as a sentence with a blank before it."""
+    report = next(iter(why), None)
+    if report is None or not isinstance(report.data, RasCommunicator):
+        return ""
+    where = in_brackets(places_in_words(report, report.data.late))
+    say = f" NCCL's RAS counts {counts_in_words(report)} there{where}"
+    if stands_still(case.events, report):
+        return f"{say}, in two reports alike."
+    if rank_states(case).waiting:
+        return f"{say}."
+    return f"{say} in the one report that there is, {AS_HEALTHY}: {AGAIN}."
 
 
 def _how_late(strength: Strength, why: Sequence[Event]) -> str:
@@ -908,4 +1014,13 @@ WITNESSES = (
 
 These are asked after those, in this order.
 """
-REMEDIES = (*_advice(Case(), (), ""), advice_for_loader("", why=""))
+REMEDIES = (
+    *_advice(
+        Case(),
+        (),
+        "",
+    ),
+    advice_for_loader("", why=""),
+    _attach_advice((), ()),
+    ASK_JSON,
+)

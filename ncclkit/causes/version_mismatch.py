@@ -30,6 +30,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ncclkit.analysis.hosts import can_simulate_again
+from ncclkit.analysis.diagnostics import diagnostics, named_ranks
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     failed,
     first_finding,
@@ -105,6 +107,7 @@ def diagnose(case: Case) -> Finding:
         _loaded_differently,
         _different_libraries,
         _garbled_message,
+        _drivers_differ,
         CHECK.risk,
     )
     return witness or CHECK.otherwise(
@@ -482,6 +485,23 @@ def _garbled_message(case: Case) -> Finding | None:
     why = pick(lines, case.of(NcclVersion))
     return found(
         ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()
+    )
+
+
+def _drivers_differ(case: Case) -> Finding | None:
+    """NCCL's diagnostics find drivers of unlike versions, of a job that failed."""
+    lines = diagnostics(case, "driver")
+    if not lines or outcome(case).success:
+        return None
+    ranks, who = named_ranks(case, lines[0])
+    say = f"NCCL's diagnostics find another version of the driver at {who} than elsewhere."
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines),
+        ranks=ranks,
+        advice=_advice(),
     )
 
 

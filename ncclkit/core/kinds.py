@@ -25,6 +25,16 @@ class Frame(TypedDict):
     func: str
 
 
+class RasPlace(TypedDict):
+    """Where a rank runs, by a RAS report."""
+
+    host: str
+    """an address"""
+    pid: int | None
+    gpu: str
+    """CUDA index, with NVML's where they differ"""
+
+
 class Fields(msgspec.Struct, frozen=True):
     """What events of a kind say.
 
@@ -994,6 +1004,7 @@ class TelemetryUtilization(Fields, frozen=True):
     """bytes/s over TCP"""
     gpu_busy: float | None = None
     """%"""
+    gpu_watts: float | None = None
 
 
 class TelemetryOthers(Fields, frozen=True):
@@ -1425,6 +1436,21 @@ class StagePair(Fields, frozen=True):
     """bytes"""
 
 
+class StagePeer(Fields, frozen=True):
+    """The same: what `rank` wrote into the memory of `peer`, or read there, on one node."""
+
+    kind = "stage.peer"
+    peer: int = -1
+    way: str = ""
+    """`write`, `read`; `share`: neither was tried"""
+    wrong: int = 0
+    """1 where other bytes arrived"""
+    direct: bool = True
+    """whether the driver lets one GPU reach the memory of the other"""
+    problem: str = ""
+    """why the memory could not be shared"""
+
+
 class StageGroup(Fields, frozen=True):
     """The live test's stages: ranks together, told by the first of them.
 
@@ -1602,27 +1628,79 @@ class RehearsalVerdict(Fields, frozen=True):
     """of `unknown`"""
 
 
+class NcclDiagnostic(Message, frozen=True):
+    """Lines of NCCL's own diagnostics (2.31+): ``NCCL DIAG``, in a log or asked of RAS.
+
+    Ranks are those of the communicator `comm`.  The process that prints a line is not the one that
+    it speaks of.
+    """
+
+    kind = "nccl.diagnostic"
+    check: str = ""
+    """`ecc_uncorrected`, `gpu_count`, `driver`, `nvlink_inactive`, `environment`, `p2p_data`, …"""
+    state: str = ""
+    """`finding`, `clean`, `unchecked` (no verdict), `note`"""
+    comm: str = ""
+    """= `commId` of the log"""
+    of: int | None = None
+    """ranks that took part"""
+    ranks: list[int] = []
+    """[ranks it speaks of] (eight at most)"""
+    number: int | None = None
+    """how many they are"""
+    reference: int | None = None
+    """the lowest rank, from which they differ"""
+    reference_value: str = ""
+    variable: str = ""
+    value: str = ""
+    src: int | None = None
+    dst: int | None = None
+    src_gpu: int | None = None
+    """CUDA index"""
+    dst_gpu: int | None = None
+    path: str = ""
+    """between the two GPUs: `PHB`, `NVL`, …"""
+    handle: str = ""
+    """how the memory was shared: `CUMEM_FABRIC`, …"""
+    at: str = ""
+    """the host it speaks of"""
+    rate: float | None = None
+    """Gbit/s"""
+    median: float | None = None
+    """Gbit/s"""
+
+
 class RasReport(Fields, frozen=True):
     """One per RAS report, text (2.24+) or JSON (2.28.7+)."""
 
     kind = "ras.report"
     version: str = ""
-    """of NCCL"""
+    """of NCCL, in the process that answered"""
     nodes: int | None = None
     processes: int | None = None
+    gpus: int | None = None
     communicators: int | None = None
     """how many"""
     sound: int | None = None
     """how many of them without a remark"""
     silent: list[str] = []
     """[host:pid, did not answer in time]"""
+    silent_number: int = 0
+    """how many, named or not"""
     dead: list[str] = []
     """[host:pid, given up]"""
+    dead_number: int = 0
+    """how many, named or not"""
     timeouts: int | None = None
+    outliers: list[str] = []
+    """[nodes with another number of processes or GPUs than most] (text only)"""
 
 
 class RasCommunicator(Fields, frozen=True):
-    """RAS report; of a text report the communicators that it remarks on."""
+    """RAS report; of a text report the communicators that it remarks on.
+
+    Ranks are those of the communicator.
+    """
 
     kind = "ras.communicator"
     hash: str = ""
@@ -1630,14 +1708,32 @@ class RasCommunicator(Fields, frozen=True):
     size: int | None = None
     missing: list[int] = []
     """[ranks]"""
+    missing_number: int = 0
+    """how many are missing or dead, named or not"""
     counts: dict[str, dict[str, int]] = {}
     """{op: {rank: launched}} (text reports name outliers only)"""
     behind: list[int] = []
-    """[ranks]"""
+    """[ranks below the highest count]"""
+    late: list[int] = []
+    """[ranks with the lowest count]"""
+    late_number: int = 0
+    """how many have the lowest count, named or not"""
+    ahead: list[int] = []
+    """[ranks known to have the highest count]"""
+    spreads: dict[str, list[int]] = {}
+    """{op: [lowest, highest count]} where counts differ"""
+    crossed: bool = False
+    """each rank is behind in some operation: they made different calls"""
     dead: list[int] = []
     """[ranks]"""
     errors: dict[str, str] = {}
     """{rank: text}"""
+    error_shares: dict[str, int] = {}
+    """{text: how many ranks} (text only)"""
+    statuses: dict[str, str] = {}
+    """{rank: INIT, RUNNING, FINALIZE, ABORT, NOCOMM} where ranks differ"""
+    places: dict[str, RasPlace] = {}
+    """{rank: where it runs} of ranks that are remarked on"""
 
 
 class RasChange(Fields, frozen=True):
@@ -1651,6 +1747,8 @@ class RasChange(Fields, frozen=True):
     hash: str = ""
     moved: dict[str, dict[str, int]] = {}
     """{rank: {op: launched between the two reports}}"""
+    unnamed: int = 0
+    """launched by ranks that the reports do not name"""
     still: list[int] = []
     """[ranks that launched nothing]"""
     seconds: float | None = None

@@ -18,7 +18,7 @@ from ncclkit.agent import wire
 from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
-from ncclkit.evidence import abnormal, processes, ras, records, tools
+from ncclkit.evidence import abnormal, processes, ras, ras_text, records, tools
 from ncclkit.evidence.flight import dumps
 from ncclkit.evidence.flight.rehearsal import events_of_rehearsal, is_rehearsal
 from ncclkit.evidence.grammars import stacks
@@ -238,7 +238,7 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
 
 def report(path: str, rank: int | None, data: bytes) -> Part:
     """What a RAS report in text says."""
-    made = ras.from_text(data.decode("utf-8", "replace"), path)
+    made = ras_text.from_text(data.decode("utf-8", "replace"), path)
     return Part(path, "ras", lines=data.count(b"\n"), rank=rank, report=made, events=made.events())
 
 
@@ -536,7 +536,7 @@ def _plain_stream(
 
 def _kind_of_text(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
-    if ras.is_report(text):
+    if ras_text.is_report(text):
         return "ras"
     if re.match(
         r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python"

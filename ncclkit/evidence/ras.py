@@ -1,4 +1,4 @@
-"""NCCL's RAS reports, in JSON and text."""
+"""NCCL's RAS reports: their records, those in JSON, and what two of them tell together."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars.grammar import Data, clip, parse_int
+from ncclkit.evidence.grammars.grammar import Data, clip
 
 Counts = dict[str, dict[int, int]]
 """op → {rank: collectives launched}."""
+
+
+Place = dict[str, Any]
+"""``host``, ``pid`` and ``gpu`` of a rank; NCCL names hosts by their addresses."""
 
 
 @dataclass(slots=True)
@@ -29,65 +33,144 @@ class Comm:
     said: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
+    missing_number: int = 0
+    """How many ranks are missing or dead; of more than ten a text names none."""
     counts: Counts = field(default_factory=dict)
     """Of the ranks that the report names."""
     shares: Counts = field(default_factory=dict)
     """op → {count: number of ranks that have it}; text reports alone."""
+    statuses: dict[int, str] = field(default_factory=dict)
+    """Of the ranks that the report names, where ranks differ."""
+    status_shares: dict[str, int] = field(default_factory=dict)
+    """status → number of ranks that have it; text reports alone."""
     errors: dict[int, str] = field(default_factory=dict)
+    error_shares: dict[str, int] = field(default_factory=dict)
+    """error → number of ranks that reported it; text reports alone."""
+    places: dict[int, Place] = field(default_factory=dict)
+
+    def numbers(self) -> Counts:
+        """op → {count: number of ranks that have it}, as far as the report says."""
+        numbers: Counts = {}
+        for op in {**self.shares, **self.counts}:
+            named = Counter(self.counts.get(op, {}).values())
+            numbers[op] = {**named, **self.shares.get(op, {})}
+        return numbers
+
+    def present(self) -> set[int]:
+        """Ranks that answered, where the report names all that did not."""
+        gone = {*self.missing, *self.dead}
+        if self.missing_number > len(gone):
+            return set()
+        return set(range(min(self.size or 0, 1 << 20))) - gone
 
     def launched(self) -> Counts:
         """Counts of all ranks.
 
         What a text report says of "3 ranks" goes to those that it does not name.
         """
-        full = {op: dict(counts) for op, counts in self.counts.items()}
-        for op, shares in self.shares.items():
-            counts = full.setdefault(op, {})
+        full = {}
+        for op, numbers in self.numbers().items():
+            counts = dict(self.counts.get(op, {}))
             named = Counter(counts.values())
-            rest = {count: number for count, number in shares.items() if named[count] != number}
-            unnamed = (
-                set(range(min(self.size or 0, 1 << 20)))
-                - counts.keys()
-                - {*self.missing, *self.dead}
-            )
-            if len(rest) == 1 and len(unnamed) == next(iter(rest.values())):
-                counts |= dict.fromkeys(unnamed, next(iter(rest)))
+            rest = [count for count, number in numbers.items() if named[count] != number]
+            unnamed = self.present() - counts.keys()
+            if len(rest) == 1 and len(unnamed) == numbers[rest[0]] - named[rest[0]]:
+                counts |= dict.fromkeys(unnamed, rest[0])
+            full[op] = counts
         return full
 
     def tops(self) -> dict[str, int]:
         """op → the highest count in the report, of whatever rank."""
-        launched = self.launched()
-        return {
-            op: max([0, *counts.values(), *self.shares.get(op, {})])
-            for op, counts in launched.items()
-        }
+        return {op: max([0, *numbers]) for op, numbers in self.numbers().items()}
 
     def behind(self) -> list[int]:
         """Ranks whose count is below the highest in the report for the operation."""
         tops = self.tops()
-        return sorted(
-            {
-                rank
-                for op, counts in self.launched().items()
-                for rank in counts
-                if counts[rank] < tops[op]
-            }
-        )
+        found = set()
+        for op, counts in self.launched().items():
+            for rank, count in counts.items():
+                if count < tops[op]:
+                    found.add(rank)
+        return sorted(found)
+
+    def late(self) -> list[int]:
+        """Ranks with the lowest count of an operation whose counts differ.
+
+        Those between them and the highest wait for them, too.
+        """
+        found = set()
+        numbers = self.numbers()
+        for op, counts in self.launched().items():
+            lowest = min(numbers[op], default=0)
+            if len(numbers[op]) > 1:
+                found |= {rank for rank, count in counts.items() if count == lowest}
+        return sorted(found)
+
+    def late_number(self) -> int:
+        """How many ranks have the lowest count of an operation, named or not."""
+        most = len(self.late())
+        for numbers in self.numbers().values():
+            if len(numbers) > 1:
+                most = max(most, numbers[min(numbers)])
+        return most
+
+    def ahead(self) -> list[int]:
+        """Ranks known to have the highest count of every operation whose counts differ."""
+        tops = self.tops()
+        launched = self.launched()
+        found: set[int] | None = None
+        for op in self.spreads():
+            highest = {rank for rank, count in launched[op].items() if count == tops[op]}
+            found = highest if found is None else found & highest
+        return sorted(found or ())
+
+    def crossed(self) -> bool:
+        """Whether every rank is behind another one in some operation.
+
+        Then none is merely late: they made different calls.
+        """
+        differ = [op for op, numbers in self.numbers().items() if len(numbers) > 1]
+        behind = self.behind()
+        return len(differ) > 1 and bool(behind) and self.present() <= set(behind)
+
+    def spreads(self) -> dict[str, list[int]]:
+        """op → its lowest and its highest count, where counts differ."""
+        apart = {}
+        for op, numbers in self.numbers().items():
+            if len(numbers) > 1:
+                apart[op] = [min(numbers), max(numbers)]
+        return apart
+
+    def is_sound(self) -> bool:
+        """Whether nothing is remarkable about it."""
+        remarks = (self.missing, self.dead, self.errors, self.statuses, self.behind())
+        return not any(remarks)
 
     def event(self, report: Report) -> Event:
         """The ``ras.communicator`` of a report."""
+        remarked = {*self.behind(), *self.missing, *self.dead, *self.errors, *self.statuses}
+        remarked |= set(self.ahead()) if self.late_number() > len(self.late()) else set()
+        counts = {}
+        for op, launched in self.counts.items():
+            if any(launched.values()) or self.shares.get(op):
+                counts[op] = _keys_as_text(launched)
         data = {
             "hash": self.hash,
             "size": self.size,
             "missing": self.missing,
-            "counts": {
-                op: _keys_as_text(counts)
-                for op, counts in self.counts.items()
-                if any(counts.values())
-            },
+            "missing_number": max(self.missing_number, len(self.missing) + len(self.dead)),
+            "counts": counts,
             "behind": self.behind(),
+            "late": self.late(),
+            "late_number": self.late_number(),
+            "ahead": self.ahead(),
+            "spreads": self.spreads(),
+            "crossed": self.crossed(),
             "dead": self.dead,
             "errors": _keys_as_text(self.errors),
+            "error_shares": self.error_shares,
+            "statuses": _keys_as_text(self.statuses),
+            "places": {str(rank): place for rank, place in self.places.items() if rank in remarked},
         }
         return Event(
             "ras.communicator",
@@ -111,15 +194,21 @@ class Report:
     said: list[str] = field(default_factory=list)
     nodes: int = 0
     processes: int = 0
+    gpus: int = 0
     total: int = 0
     """Communicators of the job."""
     sound: int = 0
     """Communicators without a remark."""
     silent: list[str] = field(default_factory=list)
     """``host:pid`` of processes that did not answer in time."""
+    silent_number: int = 0
+    """How many; of more than ten a text names none."""
     dead: list[str] = field(default_factory=list)
     """``host:pid`` of processes that RAS has given up."""
+    dead_number: int = 0
     timeouts: int = 0
+    outliers: list[str] = field(default_factory=list)
+    """Nodes with another number of processes or GPUs than most; text reports alone."""
     comms: dict[str, Comm] = field(default_factory=dict)
     """By hash; of a text report those that it remarks on."""
 
@@ -131,11 +220,15 @@ class Report:
                 "version",
                 "nodes",
                 "processes",
+                "gpus",
                 "total",
                 "sound",
                 "silent",
+                "silent_number",
                 "dead",
+                "dead_number",
                 "timeouts",
+                "outliers",
             )
         }
         data["communicators"] = data.pop("total")
@@ -179,7 +272,16 @@ def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
             still.add(rank)
             if count > start:
                 moved.setdefault(str(rank), {})[op] = count - start
-    if not still:
+    made = sum(sum(ops.values()) for ops in moved.values())
+    unnamed = _launched_by_unnamed(
+        first.comms[key],
+        second.comms.get(key),
+        made,
+    )
+    if unnamed == 0:
+        # counts only rise: where their sum is the same, no rank launched anything
+        still |= first.comms[key].present()
+    if not still and not unnamed:
         return
     rest = sorted(still - {int(rank) for rank in moved})
     if first.time is None or second.time is None:
@@ -192,7 +294,16 @@ def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
         f" {os.path.basename(second.path)}"
     )
     say += f"{f' ({seconds:g} s)' if seconds else ''}: {_motion_in_words(len(moved), rest)}"
-    data = {"hash": key, "moved": moved, "still": rest, "seconds": seconds, "behind": comm.behind()}
+    if unnamed:
+        say += f", and ranks that the reports do not name launched {unnamed}"
+    data = {
+        "hash": key,
+        "moved": moved,
+        "unnamed": unnamed or 0,
+        "still": rest,
+        "seconds": seconds,
+        "behind": comm.behind(),
+    }
     yield Event(
         "ras.change",
         "\n".join([say, *comm.said])[:1500],
@@ -203,7 +314,39 @@ def _change_events(key: str, first: Report, second: Report) -> Iterator[Event]:
     )
 
 
+def _launched_by_unnamed(
+    first: Comm,
+    second: Comm | None,
+    named: int,
+) -> int | None:
+    """Calls launched between two texts by ranks that neither names.
+
+    It is None where the texts do not count every rank.
+    """
+    if second is None or not first.shares or not second.shares:
+        return None
+    before, after = first.numbers(), second.numbers()
+    if before.keys() != after.keys():
+        # counts of an operation that did not differ are not printed
+        return None
+    made = 0
+    for op in before:
+        ranks = len(first.present())
+        if not ranks == sum(before[op].values()) == sum(after[op].values()):
+            return None
+        made += _calls_of_all(after[op]) - _calls_of_all(before[op])
+    if made < named:
+        return None
+    return made - named
+
+
+def _calls_of_all(numbers: dict[int, int]) -> int:
+    return sum(count * number for count, number in numbers.items())
+
+
 def _motion_in_words(moved: int, rest: list[int]) -> str:
+    if not moved and not rest:
+        return "nothing is known of ranks by name"
     if not moved or not rest:
         return f"{'all' if moved else 'none of the'} {moved + len(rest)} ranks launched collectives"
     names = ", ".join(map(str, rest[:16])) + (" …" if len(rest) > 16 else "")
@@ -216,7 +359,7 @@ def _later_counts(key: str, first: Report, second: Report) -> Counts:
     Where its text has no remark any more, those that were behind have caught up.
     """
     if key in second.comms:
-        return second.comms[key].launched()
+        return _with_caught_up(first.comms[key], second.comms[key])
     same = (first.form, first.total, os.path.dirname(first.path)) == (
         "text",
         second.total,
@@ -224,13 +367,26 @@ def _later_counts(key: str, first: Report, second: Report) -> Counts:
     )
     if not same or second.form != "text" or second.sound <= first.sound:
         return {}
-    before = first.comms[key]
+    return _caught_up(first.comms[key])
+
+
+def _with_caught_up(before: Comm, after: Comm) -> Counts:
+    """Counts of a later report; operations that its text has no remark on any more are even."""
+    counts = after.launched()
+    if before.shares:
+        for op, even in _caught_up(before).items():
+            counts.setdefault(op, even)
+    return counts
+
+
+def _caught_up(before: Comm) -> Counts:
+    """Counts, at least, of the ranks that were behind, once they are even with the others."""
     tops = before.tops()
-    late = set(before.behind())
-    return {
-        op: dict.fromkeys(late & counts.keys(), tops[op])
-        for op, counts in before.launched().items()
-    }
+    caught_up = {}
+    for op, counts in before.launched().items():
+        behind = {rank for rank, count in counts.items() if count < tops[op]}
+        caught_up[op] = dict.fromkeys(behind, tops[op])
+    return caught_up
 
 
 RESULTS = {
@@ -240,7 +396,7 @@ RESULTS = {
     4: "invalid argument",
     5: "invalid usage",
 }
-RESULTS |= {6: "remote error", 7: "in progress"}
+RESULTS |= {6: "remote error", 7: "in progress", 8: "timeout"}
 """ncclResult_t, as `init_state` and `async_error` give it; 0 is success."""
 LARGEST = 1 << 62
 # NCCL 2.28.9 forgets the comma here, whenever a rank is missing:
@@ -265,12 +421,12 @@ def from_json(value: Data, path: str) -> Report:
     )
     report.nodes = len({str(rank.get("host")) for rank in ranks})
     report.processes = len({_process_name(rank) for rank in ranks})
+    report.gpus = len({(_process_name(rank), str(rank.get("cuda_dev"))) for rank in ranks})
     report.total = len(comms)
-    report.sound = sum(
-        not (comm.missing or comm.dead or comm.errors or comm.behind()) for comm in comms
-    )
+    report.sound = sum(comm.is_sound() for comm in comms)
     report.silent = sorted(process for process, dead in lost.items() if not dead)
     report.dead = sorted(process for process, dead in lost.items() if dead)
+    report.silent_number, report.dead_number = len(report.silent), len(report.dead)
     ras = value.get("ras")
     if isinstance(ras, dict):
         report.timeouts = _number_or_none(ras.get("timeouts_count")) or 0
@@ -305,6 +461,7 @@ def _read_comm(item: Data) -> Comm:
         counts = rank.get("collective_counts")
         if number is None:
             continue
+        comm.places[number] = _place_of_rank(rank)
         if "unresponsive" in status:
             (comm.dead if status.get("considered_dead") is True else comm.missing).append(number)
             continue
@@ -317,10 +474,13 @@ def _read_comm(item: Data) -> Comm:
             comm.errors[number] = (
                 ", ".join(RESULTS.get(code, str(code)) for code in wrong) or "aborted"
             )
+        comm.statuses[number] = _status_in_words(status)
         for op, count in counts.items() if isinstance(counts, dict) else ():
             launched = _number_or_none(count)
             if launched is not None:
                 comm.counts.setdefault(str(op)[:40], {})[number] = launched
+    if len({*comm.statuses.values()}) < 2:
+        comm.statuses = {}
     comm.said = [
         f"communicator {comm.hash} of {comm.size} ranks: missing {comm.missing}, dead {comm.dead}"
     ]
@@ -330,6 +490,31 @@ def _read_comm(item: Data) -> Comm:
         if len({*counts.values()}) > 1
     ]
     return comm
+
+
+def _place_of_rank(rank: Data) -> Place:
+    cuda, nvml = _number_or_none(rank.get("cuda_dev")), _number_or_none(rank.get("nvml_dev"))
+    gpu = ""
+    if cuda is not None:
+        gpu = str(cuda)
+    if nvml is not None and nvml != cuda:
+        gpu = f"{gpu} (NVML {nvml})".strip()
+    return {
+        "host": str(rank.get("host", ""))[:200],
+        "pid": _number_or_none(rank.get("pid")),
+        "gpu": gpu,
+    }
+
+
+def _status_in_words(status: Data) -> str:
+    """The status of a rank by the words of the text report."""
+    if status.get("abort_flag") is True:
+        return "ABORT"
+    if status.get("finalize_called") is True or status.get("destroy_flag") is True:
+        return "FINALIZE"
+    if _number_or_none(status.get("init_state")) not in (0, None):
+        return "INIT"
+    return "RUNNING"
 
 
 def _shares_in_words(counts: dict[int, int]) -> str:
@@ -377,166 +562,3 @@ def _time_of_text(text: Any) -> float | None:
         return datetime.strptime(str(text), "%Y-%m-%d %H:%M:%S").timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-BODY = 2000
-"""Lines read of one block."""
-# NCCL version 2.28.9 compiled with CUDA 13.0
-VERSION = re.compile(r"^NCCL version (\d[\w.+-]{0,39})")
-#       1          8            1          8        8
-JOB = re.compile(r"^ +(\d{1,9}) +[\d-]{1,9} +[\d-]{1,9} +(\d{1,9}) +\d{1,9} *$")
-#     1         1         4         8        32        32   RUNNING  INCOMPLETE,MISMATCH
-ROW = re.compile(
-    r"^ +(?P<group>\d{1,9}) +(?P<comms>\d{1,9}) +[\d-]{1,9} +[\d-]{1,9} +(?P<size>[\d-]{1,9})"
-    r" +[\d-]{1,9} +[A-Z,]+ +"
-    r"(?P<errors>[A-Z,]+) *$"
-)
-# #1-0 (27a079b828ff1a75) MISMATCH
-BLOCK = re.compile(r"^#(?P<group>\d{1,9})-\d{1,9} \((?P<hash>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
-#   Communicator ranks have different AllReduce operation counts
-#   … different collective operation counts
-KIND = re.compile(r"different (?P<op>\w{1,40}) operation counts")
-#   6 ranks have launched up to operation 6649
-SHARE = re.compile(
-    r"^ +(?P<number>\d{1,9}) ranks? ha(?:ve|s) launched up to operation (?P<count>\d{1,18})"
-)
-#   5 ranks have not launched any operations
-NONE = re.compile(r"^ +(?P<number>\d{1,9}) ranks? ha(?:ve|s) not launched any operations")
-#   Rank 3 has launched up to operation 6649 -- GPU 3 managed by process 4711 on node 10.0.0.2
-#   Rank 3 -- GPU 3 managed by process 899 on node 192.0.2.2
-#   Rank 0 -- [process information not found]
-RANK = re.compile(r"^ +Rank (?P<rank>\d{1,9})\b(?P<what>.{0,200})")
-LAUNCHED = re.compile(
-    r"^ has launched up to operation (\d{1,18})|^ has (not) launched any operations"
-)
-#   The missing rank: 21          The missing ranks: 3, 21
-ABSENT = re.compile(r"[Mm]issing ranks?: (?P<ranks>[\d, ]+)")
-#   Process 3487984 on node 172.16.64.213 managing GPU 5
-PROCESS = re.compile(r"^ +Process (?P<pid>\d{1,10}) on node (?P<node>\S{1,200})")
-#   Encountered 2 communication timeouts while gathering communicator data
-TIMEOUTS = re.compile(r"^ +Encountered (\d{1,9}) communication timeouts?")
-
-
-def is_report(head: str) -> bool:
-    """True for the text of ``ncclras`` and of the RAS socket."""
-    return "Job summary" in head and ("Communicators..." in head or "compiled with CUDA" in head)
-
-
-def from_text(text: str, path: str) -> Report:
-    """Read a report, whole or cut short."""
-    report = Report(path, "text")
-    lines = text.replace("\0", "").splitlines()
-    sizes: dict[str, int | None] = {}
-    for number, line in enumerate(lines, 1):
-        match = VERSION.match(line)
-        if match:
-            report.version = match[1]
-        elif match := ROW.match(line):
-            sizes[match["group"]] = parse_int(match["size"])
-            report.total += int(match["comms"])
-            report.sound += int(match["comms"]) if match["errors"] == "OK" else 0
-        elif not sizes and (match := JOB.match(line)):
-            report.nodes += int(match[1])
-            report.processes += int(match[2])
-        elif match := BLOCK.match(line):
-            _take_block(
-                report,
-                match,
-                sizes.get(match["group"]),
-                number,
-                list(_indented_lines(lines, number)),
-            )
-        elif line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
-            _take_processes(report, line.strip(), list(_indented_lines(lines, number)))
-    report.said = [
-        line
-        for line in lines[:40]
-        if line.startswith("NCCL version") or JOB.match(line) or ROW.match(line)
-    ]
-    return report
-
-
-def _indented_lines(lines: list[str], number: int) -> Iterator[str]:
-    for line in lines[number : number + BODY]:
-        if not line.startswith(" "):
-            return
-        yield line
-
-
-def _take_processes(report: Report, what: str, body: list[str]) -> None:
-    """Remarks on the job as a whole.
-
-    They are processes that did not answer, and how often RAS waited in vain.
-    """
-    found = [f"{match['node']}:{match['pid']}" for match in map(PROCESS.match, body) if match]
-    if what == "DEAD":
-        report.dead += found
-    else:
-        report.silent += found
-    report.timeouts += sum(int(match[1]) for match in map(TIMEOUTS.match, body) if match)
-
-
-def _take_block(
-    report: Report, head: re.Match[str], size: int | None, number: int, body: list[str]
-) -> None:
-    """One block, added to what others said of its communicator.
-
-    After a communicator with missing ranks NCCL 2.28.9 takes other memory for the next one: of size
-    0, with ranks in the billions.  Such a block is dropped.
-    """
-    if size is not None and size <= 0:
-        return
-    comm = report.comms.setdefault(
-        identity(head["hash"]), Comm(identity(head["hash"]), size, number)
-    )
-    comm.said += [head.string, *body]
-    read = {"INCOMPLETE": _take_absent, "MISMATCH": _take_counts, "ERROR": _take_errors}.get(
-        head["what"]
-    )
-    if read is not None:
-        read(comm, body, lambda rank: size is None or rank < size)
-
-
-def _take_absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
-    for line in body:
-        match = ABSENT.search(line)
-        if match:
-            comm.missing += [
-                int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"]) if member(int(rank))
-            ]
-        elif (match := RANK.match(line)) and member(int(match["rank"])):
-            comm.missing.append(int(match["rank"]))
-
-
-def _take_counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
-    op = "collective"
-    for line in body:
-        match = KIND.search(line)
-        if match:
-            op = match["op"]
-        elif match := SHARE.match(line):
-            comm.shares.setdefault(op, {})[int(match["count"])] = int(match["number"])
-        elif match := NONE.match(line):
-            comm.shares.setdefault(op, {})[0] = int(match["number"])
-        elif (match := RANK.match(line)) and member(int(match["rank"])):
-            calls = LAUNCHED.match(match["what"])
-            if calls:
-                if calls[2]:
-                    comm.counts.setdefault(op, {})[int(match["rank"])] = 0
-                else:
-                    comm.counts.setdefault(op, {})[int(match["rank"])] = int(calls[1])
-
-
-def _take_errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
-    """``Rank 3 reported remote error -- GPU …``, or its error.
-
-    The error stands in the line before it.
-    """
-    kind = ""
-    for line in body:
-        match = RANK.match(line)
-        if match is None:
-            kind = line.strip()[:200]
-        elif member(int(match["rank"])):
-            own = match["what"].partition("--")[0].strip()
-            comm.errors[int(match["rank"])] = own.removeprefix("reported ") or kind

@@ -102,6 +102,12 @@ def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event 
     rank = record.get("rank")
     if kind == "stage.group":
         return _event_of_group(record, path, number)
+    if kind == "stage.peer":
+        return _event_of_peer(
+            record,
+            path,
+            number,
+        )
     whole = ("rank", "peer", "bytes", "wrong")
     if kind not in KINDS:
         return None
@@ -121,6 +127,41 @@ def _event_of_stage(record: Mapping[str, Any], path: str, number: int) -> Event 
         wrong = f", {data['wrong']} values were WRONG"
     return Event(
         kind, said + wrong, path, number, _known_moment(record.get("t")), rank=rank, data=data
+    )
+
+
+DONE = {"write": "wrote into", "read": "read"}
+"""way of a ``stage.peer`` → what the rank did."""
+
+
+def _event_of_peer(
+    record: Mapping[str, Any],
+    path: str,
+    number: int,
+) -> Event | None:
+    """What a rank wrote into the memory of another one of its node, or read there."""
+    rank, peer, wrong = (record.get(name) for name in ("rank", "peer", "wrong"))
+    if not (isinstance(rank, int) and isinstance(peer, int) and isinstance(wrong, int)):
+        return None
+    data = dict(known_fields("stage.peer", record))
+    for name in ("way", "problem"):
+        data[name] = str(record.get(name) or "")
+    data["direct"] = record.get("direct") is not False
+    said = f"rank {rank} {DONE.get(data['way'], 'could not reach')} the memory of rank {peer}"
+    if data["problem"]:
+        said += f": {data['problem']}"
+    elif not data["direct"]:
+        said += ": the driver joins their GPUs through the host alone"
+    elif wrong:
+        said += ", and other bytes arrived"
+    return Event(
+        "stage.peer",
+        clip(said),
+        path,
+        number,
+        _known_moment(record.get("t")),
+        rank=rank,
+        data=data,
     )
 
 
@@ -409,7 +450,7 @@ LONGEST = 1 << 20
 """Bytes of a sample at most: a host has some hundred ranks at most."""
 WINDOW = 10.0
 """Seconds at the end of telemetry that tell what a rank did when it was last seen."""
-RATES = ("cpu", "main", "sent", "received", "gpu_busy")
+RATES = ("cpu", "main", "sent", "received", "gpu_busy", "gpu_watts")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
@@ -511,6 +552,8 @@ def _known_rates(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str,
     columns = gpus[gpu]
     if isinstance(columns, list) and len(columns) > 1 and _is_count(columns[1]):
         known["gpu_busy"] = float(columns[1])
+    if isinstance(columns, list) and len(columns) > 2 and _is_count(columns[2]):
+        known["gpu_watts"] = float(columns[2])
     return known
 
 

@@ -112,11 +112,15 @@ def test_text(read_text, version, op):
         "version": version,
         "nodes": 3,
         "processes": 20,
+        "gpus": 20,
         "communicators": 4,
         "sound": 3,
         "silent": ["10.0.0.9:4798"],
+        "silent_number": 1,
         "dead": ["10.0.0.9:4799"],
+        "dead_number": 1,
         "timeouts": 2,
+        "outliers": ["10.0.0.9"],
     }
     assert (comm.hash, comm.size, comm.missing, comm.behind) == ("0x7a079b828ff1a75", 20, [18, 19], [3, 4])
     assert comm.counts == {op: {"3": 6649, "4": 0}} and comm.errors == {"5": "remote error"}

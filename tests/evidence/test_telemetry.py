@@ -70,7 +70,7 @@ def test_how_busy_a_rank_was_at_the_end_is_the_mean_of_its_last_seconds(tmp_path
         sample(52.0, **load(state="D", cpu=4.0, main=1.0, sent=3000, received=0, gpu=1), gpus=gpus),
         kind="telemetry.utilization",
     )
-    rates = {"cpu": 3.0, "main": 0.5, "sent": 2000.0, "received": 0.0, "gpu_busy": 4.0}
+    rates = {"cpu": 3.0, "main": 0.5, "sent": 2000.0, "received": 0.0, "gpu_busy": 4.0, "gpu_watts": None}
     assert fields_of(event) == {"seconds": 2.0, "states": "SSD", "gpu": 1, **rates}
     assert (event.rank, event.line, event.time) == (3, 4, 52.0) and "GPU 1 busy 4 %" in event.text
 

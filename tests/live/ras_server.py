@@ -21,8 +21,11 @@ class Server:
     connections: int = 0
 
 
-def speak(reports: list[bytes], *, json: bool = True) -> Reply:
-    """NCCL 2.28.7 and later (`json`) or before; each STATUS gets the next report, and the connection ends after it."""
+def speak(reports: list[bytes], *, json: bool = True, diagnostics: bytes | None = None) -> Reply:
+    """NCCL 2.28.7 and later (`json`) or before; each STATUS gets the next report, and the connection ends after it.
+
+    `diagnostics` is what 2.31 and later answer to that command; earlier ones refuse it and stay connected.
+    """
     left = iter(reports)
 
     def reply(line: str) -> bytes | None:
@@ -35,6 +38,8 @@ def speak(reports: list[bytes], *, json: bool = True) -> Reply:
             return b"OK\n"
         if word in ("status", "verbose status"):
             return next(left) + END
+        if word == "diagnostics" and diagnostics is not None:
+            return diagnostics + END
         return b"ERROR: Unknown command " + line.strip().encode() + b"\n"
 
     return reply

@@ -15,8 +15,12 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.agent.monitor import attach, ras
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.evidence.logs import fill
 from tests.live.ras_server import END, Reply, serve, speak
 from tests.namespaces import needs_namespaces
+from tests.ras_printer import JSON_FROM, VERSIONS, Job, as_json, behind, numbers, text
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "evidence" / "ras"
@@ -33,7 +37,7 @@ JSON = [(DATA / name).read_bytes() for name in ("mismatch.json", "mismatch_2.jso
 TEXT = [(DATA / "mismatch.txt").read_bytes()] * 2
 OWN = {896, 897, 898, 899}
 """The processes of the recorded job."""
-VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
+VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n", "DIAGNOSTICS\n"}
 
 
 def poll(folder: Path, reply: Reply, deadline: float = 3.0) -> tuple[str, list[str]]:
@@ -91,10 +95,11 @@ def test_where_only_another_job_answers_there_is_no_report(tmp_path: Path) -> No
         (JSON[0], {896, 897, 898, 899, 900}, True),
         (JSON[0], {896, 897}, False),
         (TEXT[0], {896, 897, 898, 899}, True),
-        (TEXT[0], {900}, False),
+        (TEXT[0].replace(b"192.0.2.2", b"127.0.0.1"), {900}, False),
+        (TEXT[0].replace(b"192.0.2.2", b"198.51.100.7"), {os.getpid()}, True),
         (b"Communicators... OK", {os.getpid()}, True),
     ],
-    ids=["JSON", "JSON of a larger job", "text", "text of another job", "text without a process"],
+    ids=["JSON", "JSON of a larger job", "text", "text of another job", "text on another node", "text without a process"],
 )
 def test_whose_report_it_is(report: bytes, job: set[int], ours: bool) -> None:
     assert ras.belongs(report, job) is ours
@@ -106,6 +111,42 @@ def test_a_report_without_processes_counts_only_where_no_other_job_has_nccl(monk
         ras.processes, "read_text", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
     )
     assert not ras.belongs(b"Communicators... OK", {os.getpid()})
+
+
+DIAG = b"""node1:896 NCCL DIAG === RAS Diagnostics ===
+node1:896 NCCL DIAG [INFO] ECC: uncorrected volatile errors on rank(s) {3} (worst=3) across 4 ranks in comm 0x5f
+node1:896 NCCL DIAG RAS diagnostics completed in 41.7 ms across 4 RAS peers
+"""
+NEWER = [report.replace(b"2.28.9", b"2.31.2") for report in JSON]
+
+
+def test_nccl_2_31_is_asked_for_its_diagnostics(tmp_path: Path) -> None:
+    assert poll(tmp_path, speak(NEWER, diagnostics=DIAG)) == ("", ["ras.json", "ras_2.json", "ras_diagnostics.txt"])
+    found = [one.data for one in evidence.read([tmp_path]).events if one.kind == "nccl.diagnostic"]
+    assert [one.ranks for one in found if one.state == "finding"] == [[3]]
+
+
+def test_an_earlier_nccl_is_not(tmp_path: Path) -> None:
+    with serve(speak(JSON)) as server:
+        assert ras.Polls(str(tmp_path), server.address, 3.0, os.getpid(), OWN).wait() == ""
+    assert "DIAGNOSTICS\n" not in server.asked
+
+
+REFUSED = {
+    "busy": (NEWER, b"BUSY: diagnostics already in progress\n", "", True),
+    "of another job": (NEWER, DIAG.replace(b":896", b":4711"), "another job", False),
+    "not known to only read": ([one.replace(b"2.31.2", b"2.32.3") for one in NEWER], DIAG, "ncclras -D", False),
+    "refused and kept open": (NEWER, None, "breaks off", True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_diagnostics_that_do_not_come(tmp_path: Path, name: str) -> None:
+    """They take none of the two reports away, and have the deadline of all."""
+    reports, answer, why, kept = REFUSED[name]
+    said, names = poll(tmp_path, speak(reports, diagnostics=answer), 2.0)
+    assert why in said and {"ras.json", "ras_2.json"} <= set(names)
+    assert ("ras_diagnostics.txt" in names) == kept
 
 
 SAYS = {
@@ -191,6 +232,29 @@ def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
         assert attach.collect(str(tmp_path), {0: os.getpid()}, lambda until: [], time.monotonic() + 4.0) == []
     assert {"ras.json", "ras_2.json"} == set(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_attach_names_a_node_of_eight_ranks_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """RAS of each version, asked on another node: by text, or by JSON where that is spoken.
+
+    This very process plays rank 0 of 64, and numbers above its own those of its node.
+    """
+    job = Job(64, counts=behind("AllReduce", range(8, 16)), pid=os.getpid())
+    ranks = {rank: job.pid + rank for rank in range(8)}
+    spoken = text(version, job)
+    if numbers(version) >= JSON_FROM:
+        spoken = as_json(job, version)
+    with serve(speak([spoken.encode()] * 2, json=numbers(version) >= JSON_FROM)) as server:
+        monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
+        assert attach.collect(str(tmp_path), ranks, lambda until: [], time.monotonic() + 2.0) == []
+    case = Case()
+    fill(case, evidence.read([tmp_path]))
+    (finding,) = (one for one in diagnose(case).findings if one.cause == "slow_rank")
+    assert finding.strength == "likely" and list(finding.culprits["ranks"]) == [*range(8, 16)]
+    assert "192.0.2.11" in finding.say and "two reports alike" in finding.say
 
 
 SMI = """#!/bin/sh

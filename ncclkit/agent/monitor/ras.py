@@ -7,6 +7,10 @@ valid lines of the protocol are sent, as other bytes have crashed RAS threads (N
 form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign memory; JSON has it
 all anyway.
 
+NCCL 2.31 diagnoses a running job when it is asked: memory errors, links, drivers and settings, by
+counters that it reads.  That is asked for once, after the reports.  Of later releases it is not
+known that they only read, so a person may ask these.
+
 All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only
 where its processes are those of the job that was asked about; otherwise the connection is made
 again.
@@ -18,6 +22,7 @@ import socket
 import threading
 import time
 
+from .. import redact
 from ..digits import whole_number
 from ..run import processes
 
@@ -28,6 +33,11 @@ GRACE = 1.0
 """Seconds beyond its deadline in which the thread may say why it has no report."""
 AGAIN = 0.2
 """Seconds after a report of another job until the connection is made again."""
+DIAGNOSES = (2, 31)
+"""The first release whose RAS diagnoses a job, and the last that is known to only read."""
+RELEASE = re.compile(rb'(?:NCCL version |"nccl_version": ")(\d{1,3})\.(\d{1,3})\.(\d{1,3})')
+SPEAKER = re.compile(rb":(\d{1,10}) NCCL DIAG ")
+"""Who prints a line of the diagnostics: the process that answers."""
 NAMED = re.compile(
     rb'"host":\s*"(?P<host>[^"]*)",\s*"pid":\s*(?P<pid>\d{1,10})'
     rb"|managed by process (?P<process>\d{1,10}) on node (?P<node>\S+)"
@@ -81,6 +91,12 @@ class Polls:
                 processes.write_whole(os.path.join(folder, "%s.%s" % (name, form)), report)
                 if why:
                     break
+            else:
+                why = self._diagnose(
+                    folder,
+                    address,
+                    report,
+                )
         except ConnectionRefusedError:
             why = (
                 "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is"
@@ -100,6 +116,32 @@ class Polls:
             self.problem = "NCCL's RAS on %s: %s" % (self.where, why)
         else:
             self.problem = ""
+
+    def _diagnose(
+        self,
+        folder,
+        address,
+        report,
+    ):
+        """Write what NCCL's diagnostics answer; returns why they did not, or ""."""
+        version = release_of(report)
+        if version < DIAGNOSES:
+            return ""
+        if version[:2] > DIAGNOSES:
+            return (
+                "NCCL %d.%d may measure more than it reads, so it was not asked for its"
+                " diagnostics: `ncclras -D` on that host does" % version[:2]
+            )
+        try:
+            text, why = ask_diagnostics(address, self.until)
+        except (OSError, Unanswered) as error:
+            return "it gave no diagnostics (%s)" % error
+        speakers = set(map(int, SPEAKER.findall(text)))
+        if speakers - _numbers_of(self.job):
+            return "the diagnostics of another job were not used"
+        said = redact.text(text.decode("utf-8", "replace"))
+        processes.write_whole(os.path.join(folder, "ras_diagnostics.txt"), said)
+        return why
 
     def _own(self, address):
         """As `ask`, of this job; connects again after a report of another one."""
@@ -132,20 +174,45 @@ def belongs(report, job):
     """Whether a report is of the job whose processes on this host are `job`.
 
     Where it names processes of a host of ours, all of them must be those of the job.  A report in
-    text may name none: then it counts where no other process of the user here has NCCL loaded.
+    text names only what is odd, maybe nobody, or a whole node that is not this one: then it counts
+    where no other process of the user here has NCCL loaded.
     """
     hosts = {}  # type: dict[bytes, set[int]]
     for match in NAMED.finditer(report):
         hosts.setdefault(match["host"] or match["node"] or b"", set()).add(
             int(match["pid"] or match["process"])
         )
+    inner = _numbers_of(job)
+    if any(pids <= inner for pids in hosts.values()):
+        return True
+    if report.lstrip()[:1] == b"{" or any(map(_is_ours, hosts)):
+        return False
+    return not _others(job)
+
+
+def _is_ours(node):
+    """Whether an address is one of this host.
+
+    A datagram socket that is connected sends nothing, and then has the address from which it would.
+    """
+    name = node.decode("ascii", "replace")
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((socket.inet_ntop(family, socket.inet_pton(family, name)), 9))
+                if probe.getsockname()[0] == probe.getpeername()[0]:
+                    return True
+        except (OSError, ValueError):
+            continue  # an address of the other family, or no way there
+    return False
+
+
+def _numbers_of(job):
+    """The numbers of all processes of a job, in every namespace."""
     inner = set()
     for pid in job:
-        for number in _numbers(pid):
-            inner.add(number)
-    if hosts:
-        return any(pids <= inner for pids in hosts.values())
-    return not _others(job)
+        inner.update(_numbers(pid))
+    return inner
 
 
 def _numbers(pid):
@@ -188,6 +255,31 @@ def ask_ras(address, until):
     if not report:
         raise Unanswered(why or "it closed the connection without a report")
     return report, form or "txt", why
+
+
+def release_of(report):
+    """(2, 31, 2): the release of NCCL that answered; () where the report does not say."""
+    match = RELEASE.search(report)
+    if match is None:
+        return ()
+    return tuple(map(int, match.groups()))
+
+
+def ask_diagnostics(address, until):
+    """(what NCCL's diagnostics of a running job answer, why it is not all of it or "").
+
+    It is for NCCL 2.31 and later; earlier ones keep the connection open and say nothing more.
+    """
+    link = _Link(address, until)
+    try:
+        link.greet()
+        link.send("DIAGNOSTICS")
+        text, why = link.rest()
+    finally:
+        link.close()
+    if not text:
+        raise Unanswered(why or "it closed the connection without an answer")
+    return text, why.replace("report", "diagnosis")
 
 
 class _Link:

@@ -13,6 +13,7 @@ differ by rank and by position.
 import argparse
 import contextlib
 import os
+import re
 import statistics
 import time
 
@@ -84,8 +85,11 @@ def _run_collectives(options, rank, job_class):
         return stages.run_groups(
             torch, job, options.groups, min(max(options.sizes), stages.LARGEST)
         )
-    job.begin()
     nccl = nccl_version(torch, options.backend)
+    if options.stages and diagnoses_itself(nccl):
+        # NCCL then writes, reads and verifies each pair at the start of every communicator
+        os.environ.setdefault("NCCL_RUN_DIAGNOSTICS", "1")
+    job.begin()
     hostid = os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.stages:
@@ -130,6 +134,16 @@ def nccl_version(torch, backend):
     if backend == "nccl":
         return ".".join(str(part) for part in torch.cuda.nccl.version())
     return ""
+
+
+DIAGNOSES = (2, 31)
+"""The first release of NCCL that checks the pairs of GPUs itself, where it is told to."""
+
+
+def diagnoses_itself(nccl):
+    """Whether an NCCL of this version has diagnostics of its own."""
+    numbers = re.findall(r"\d{1,4}", nccl)
+    return tuple(map(int, numbers[:2])) >= DIAGNOSES
 
 
 def measure_operation(torch, operation, repeats):

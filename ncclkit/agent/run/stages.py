@@ -1,6 +1,7 @@
 """The stages of a staged test.
 
-They are each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes. Who
+They are each rank alone, the memory of each other rank of a node, pairs inside a node, pairs of
+nodes, each node, more and more nodes. Who
 is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each result
 is sent the moment it is known, so of what hangs it is known which one was never told.
 
@@ -16,7 +17,7 @@ import time
 from datetime import timedelta
 
 from .. import wire
-from . import crash_handler
+from . import crash_handler, peer_memory
 
 REPEATS, ECHOES = 5, 20
 """Timed calls with the large message, and calls of 8 bytes for one latency."""
@@ -266,11 +267,15 @@ def run_stages(torch, job, largest, simulate_hosts):
     if job.ranks == 1:
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
-    # a stage that hangs shall not take as long as a collective may
-    every = dist.new_group(timeout=limit)
     nodes = ranks_by_node(
         job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts
     )
+    mates = next(node for node in nodes if rank in node)
+    if len(mates) > 1:
+        wire.send("phase", phase="memory", rank=rank)
+        peer_memory.check_node(torch, job, mates, limit)
+    # a stage that hangs shall not take as long as a collective may
+    every = dist.new_group(timeout=limit)
     for number, pairs in enumerate([*rounds_within_nodes(nodes), *rounds_between_nodes(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         wire.send("phase", phase="pairs", rank=rank, round=number, peer=peer)

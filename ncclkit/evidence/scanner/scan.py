@@ -27,6 +27,7 @@ from ncclkit.evidence.grammars import (
     gloo,
     kernel,
     nccl,
+    nccl_diagnostics,
     network,
     printed,
     progress,
@@ -63,6 +64,7 @@ GRAMMARS = (
     network,
     progress,
     printed,
+    nccl_diagnostics,
 )
 """The grammars of all lines but those of NCCL's own log, of Python and of stacks."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
