@@ -10,10 +10,13 @@ from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.kinds import (
+    SAYS_NOTHING,
     DdpParams,
+    NcclAttn,
     NcclChannel,
     NcclEnv,
     NcclInit,
+    NcclMessage,
     NcclNetwork,
     NcclWarn,
     StoreBind,
@@ -183,17 +186,24 @@ def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
 
 
 def family(case: Case, *families: str) -> list[Event]:
-    """NCCL WARN events of these families."""
-    return [event for event in case.of(NcclWarn) if event.data.family in families]
+    """NCCL WARN events of these families, then those of level ATTN."""
+    return [event for event in case.of(NcclWarn, NcclAttn) if event.data.family in families]
+
+
+def says_nothing(event: Event) -> bool:
+    """Whether it is a message of NCCL that follows from others, or that any fault may bring."""
+    return isinstance(event.data, NcclMessage) and event.data.family in SAYS_NOTHING
 
 
 @once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text.
 
-    They are NCCL warnings, torch's quotation of them, and exceptions.
+    They are NCCL warnings, torch's quotation of them, and exceptions; warnings that say nothing by
+    themselves are left out.
     """
-    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
+    lines = case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
+    return [event for event in lines if not says_nothing(event)]
 
 
 def initialized(case: Case) -> list[Event]:

@@ -47,6 +47,7 @@ from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
+    NcclAttn,
     NcclEnv,
     NcclIbDevices,
     NcclInfo,
@@ -343,7 +344,9 @@ def _rejected_value(case: Case) -> Finding | None:
 
     It then uses its default, or stops.
     """
-    infos = case.of(NcclInfo, family="bad_value")
+    infos: list[Event] = [*case.of(NcclInfo, family="bad_value")]
+    # where 2.32 says it at a level of its own, it goes on with its default, too
+    infos += [e for e in case.of(NcclAttn) if NAMED.search(e.text)]
     lines = infos + [e for e in case.of(NcclWarn) if NAMED.search(e.text)]
     if not lines:
         return None

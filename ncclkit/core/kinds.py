@@ -45,6 +45,11 @@ class Message(Fields, frozen=True):
     message: str = ""
 
 
+SAYS_NOTHING = frozenset({"own_check", "relayed", "teardown"})
+"""Families of NCCL's messages on which no cause may rest; `says_nothing.txt` of the grammars says
+why."""
+
+
 class NcclMessage(Message, frozen=True):
     """What a message of NCCL says."""
 
@@ -240,6 +245,12 @@ class NcclWarn(NcclMessage, frozen=True):
     """of `ib_completion`: both GIDs are RoCE v2 with IPv4"""
     device: str = ""
     """the RDMA device, where the text names one"""
+
+
+class NcclAttn(NcclWarn, frozen=True):
+    """NCCL ATTN lines (2.32 and later), which `NCCL_DEBUG=WARN` hides; NCCL then goes on."""
+
+    kind = "nccl.attn"
 
 
 class NcclTrace(Fields, frozen=True):

@@ -1,4 +1,4 @@
-"""The grammar of NCCL's own log, 2.4 to 2.30."""
+"""The grammar of NCCL's own log, 2.4 to 2.32."""
 
 from __future__ import annotations
 
@@ -220,16 +220,20 @@ PLAN: tuple[Rule, ...] = (
 
 # [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text
 # node-1:7186:7190 [3] NCCL INFO text
-ENVELOPE = re.compile(
+_PLACE = (
     r"(?:(?<![^\s:\[\]()<>])(?P<host>[^\s:\[\]()<>]{1,255}) ?:(?P<pid>\d{1,10}):-?\d{1,20} )?(?:\["
     r"(?P<dev>-?\d{1,4})\] )?"
     r"(?:(?<!\S)(?P<file>[\w./-]{1,200}\.\w{1,4}):(?P<line>\d{0,7}) ?(?:\((?P<func>[^()]{1,200}"
     r"(?:\([^()]{0,200}\)[^()]{0,200})?)\) )?)?"
-    r"NCCL WARN (?P<message>.*)$"
 )
+"""Host, process, device and source line in front of the level."""
+ENVELOPE = re.compile(_PLACE + r"NCCL WARN (?P<message>.*)$")
+# [2026-11-26 19:22:09] node-1:7186:7190 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN text
+ATTENTION = re.compile(_PLACE + r"NCCL ATTN (?P<message>.*)$")
+"""The level between WARN and INFO, since 2.32."""
 HEAD = re.compile(
     r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} (?:.{0,400}?NCCL"
-    r" (?:INFO|WARN|CALL|TRACE) |\[\d{1,4}\] INFO )"
+    r" (?:INFO|WARN|ATTN|CALL|TRACE) |\[\d{1,4}\] INFO )"
 )
 
 CLOCK = re.compile(
@@ -513,6 +517,9 @@ OTHER: tuple[Rule, ...] = (
     # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory \
     #   segment /dev/shm/nccl-Ab (size 9637888)
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
+    # [2026-11-26 19:22:09] node-1:27142:27142 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN \
+    #   Invalid value abc for NCCL_SOCKET_RCVBUF, using default -1.
+    rule("nccl.attn", "NCCL ATTN", ATTENTION.pattern, make=_warn),
     VERSION,
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000
     # (what torch repeats of a warning, where a launcher or a log library tore it from its envelope)
