@@ -39,9 +39,7 @@ from tests.bench.nccl_texts import Release, Text, read_release  # noqa: E402
 TABLE = Path(__file__).parent / "results" / "messages.json"
 AIM = 0.95
 """Share of WARN texts that have a family of their own, or are known to say nothing by themselves."""
-CONVERSION = re.compile(
-    r"%(?:%|[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hlzjt])?[diouxXeEfgGcspm])"
-)
+CONVERSION = re.compile(r"%(?:%|[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hlzjt])?[diouxXeEfgGcspm])")
 WORDS = (
     ("Call to ", "recv"),
     ("failure ", "an error"),
@@ -76,11 +74,7 @@ def _value_of(conversion: str, before: str) -> str:
         return "Invalid argument"
     if kind == "s":
         # the mark that ends last, and of those the longest
-        found = [
-            (before.rfind(mark) + len(mark), len(mark), word)
-            for mark, word in WORDS
-            if mark in before
-        ]
+        found = [(before.rfind(mark) + len(mark), len(mark), word) for mark, word in WORDS if mark in before]
         return max(found)[2] if found else NAME
     if kind in "xXp":
         return "0x7f10" if kind == "p" else "1b000"
@@ -105,11 +99,7 @@ class Answer:
     @property
     def family(self) -> str:
         """The family of its event; empty where it made none."""
-        families = [
-            event.data.family
-            for event in self.events
-            if event.kind in ("nccl.warn", "nccl.attn", "nccl.info")
-        ]
+        families = [event.data.family for event in self.events if event.kind in ("nccl.warn", "nccl.attn", "nccl.info")]
         return families[0] if families else ""
 
     @property
@@ -153,17 +143,13 @@ def row_of(release: Release, answers: list[Answer]) -> dict[str, object]:
         best = _best_by_text(answer for answer in answers if answer.text.level == level)
         kinds = Counter(_kind_of(answer) for answer in best)
         row[level.lower()] = {"texts": len(best), **{kind: kinds[kind] for kind in KINDS}}
-        missed = sorted(
-            answer.digest for answer in best if _kind_of(answer) in ("no_event", "other")
-        )
+        missed = sorted(answer.digest for answer in best if _kind_of(answer) in ("no_event", "other"))
         row[f"{level.lower()}_missed"] = missed
     info = _best_by_text(answer for answer in answers if answer.text.level == "INFO")
     row["info"] = {"texts": len(info), "with_event": sum(bool(answer.events) for answer in info)}
     unknown = sorted(unknown_variables(release))
     row["variables"] = {"asked": len(release.variables), "unknown": len(unknown)}
-    row["families"] = dict(
-        Counter(answer.family for answer in _best_by_text(_warnings(answers))).most_common()
-    )
+    row["families"] = dict(Counter(answer.family for answer in _best_by_text(_warnings(answers))).most_common())
     everything = "\n".join(sorted({f"{text.level} {text.format}" for text in release.texts}))
     row["hash"] = hashlib.sha256(everything.encode()).hexdigest()[:16]
     return row
@@ -245,9 +231,7 @@ def print_judged(answers: list[Answer]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--list", action="store_true", help="print what is missed")
     parser.add_argument(

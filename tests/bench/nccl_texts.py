@@ -96,9 +96,7 @@ class Image:
     def _named_sections(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
         table = struct.unpack_from("<Q", self._bytes, 0x28)[0]
         size, count, names_at = struct.unpack_from("<HHH", self._bytes, 0x3A)
-        rows = [
-            struct.unpack_from("<IIQQQQIIQQ", self._bytes, table + n * size) for n in range(count)
-        ]
+        rows = [struct.unpack_from("<IIQQQQIIQQ", self._bytes, table + n * size) for n in range(count)]
         names = rows[names_at][4]
         for row in rows:
             start = names + row[0]
@@ -162,9 +160,7 @@ def _texts_of_calls(code: list[Instruction], image: Image) -> Iterator[Text]:
     places = {one.address: place for place, one in enumerate(code)}
     for place, one in enumerate(code):
         if one.name.startswith("j"):
-            target = places.get(
-                int(one.operands.split(" ")[0], 16) if one.operands[:1].isalnum() else -1
-            )
+            target = places.get(int(one.operands.split(" ")[0], 16) if one.operands[:1].isalnum() else -1)
             if target is not None:
                 jumps[target].append(place)
     for place, one in enumerate(code):
@@ -266,9 +262,7 @@ ASKED = re.compile(
     r"\b(?:DEFINE_)?NCCL_PARAM\s*\(\s*\w+\s*,\s*\"(?P<key>\w+)\""
     r"|\b(?:ncclGetEnv|getenv)\s*\(\s*\"(?P<name>NCCL_\w+)\""
 )
-DEFAULT = re.compile(
-    r"\bNCCL_PARAM\s*\(\s*\w+\s*,\s*\"(\w+)\"\s*,\s*(-?(?:0x[0-9a-fA-F]+|\d+))\s*\)"
-)
+DEFAULT = re.compile(r"\bNCCL_PARAM\s*\(\s*\w+\s*,\s*\"(\w+)\"\s*,\s*(-?(?:0x[0-9a-fA-F]+|\d+))\s*\)")
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\"": '"', r"\\": "\\"}
 
 

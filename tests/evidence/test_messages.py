@@ -28,9 +28,7 @@ def test_the_committed_table_meets_the_aim():
     assert {"2.18.3", "2.31.2", "2.32.3"} <= TABLE.keys()
     for version, row in TABLE.items():
         assert messages.covered(row) >= messages.AIM, version
-        assert row["warn"]["no_event"] == row["attn"]["no_event"] == row["attn"]["other"] == 0, (
-            version
-        )
+        assert row["warn"]["no_event"] == row["attn"]["no_event"] == row["attn"]["other"] == 0, version
         assert row["variables"]["unknown"] == 0, version
 
 
@@ -82,14 +80,10 @@ NCCL_PARAM(Tea, "TEA_TIME", 4);
 def test_texts_and_variables_of_a_source_tree(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "ring.cc").write_text(SOURCE)
-    (tmp_path / "version.mk").write_text(
-        "NCCL_MAJOR   := 9\nNCCL_MINOR   := 8\nNCCL_PATCH   := 7\n"
-    )
+    (tmp_path / "version.mk").write_text("NCCL_MAJOR   := 9\nNCCL_MINOR   := 8\nNCCL_PATCH   := 7\n")
     release = nccl_texts.read_release(tmp_path)
     assert release.version == "9.8.7"
-    assert (
-        Text("WARN", "Ring %d of rank %d has no end, got ld links", "src/ring.cc") in release.texts
-    )
+    assert Text("WARN", "Ring %d of rank %d has no end, got ld links", "src/ring.cc") in release.texts
     assert Text("INFO", "Using (really) %s", "src/ring.cc") in release.texts
     assert (release.variables, release.defaults) == (
         {"NCCL_OWN", "NCCL_TEA_TIME"},
@@ -113,9 +107,7 @@ extern "C" int one(int n) {
 """
 
 
-@pytest.mark.skipif(
-    not (shutil.which("g++") and shutil.which("objdump")), reason="no g++ and objdump here"
-)
+@pytest.mark.skipif(not (shutil.which("g++") and shutil.which("objdump")), reason="no g++ and objdump here")
 def test_texts_of_a_library_are_read_from_its_calls(tmp_path):
     source, library = tmp_path / "a.cc", tmp_path / "libnccl.so.2"
     source.write_text(LIBRARY)
@@ -175,9 +167,7 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "text", "file"), NOTHING, ids=[text[:30] for _, text, _ in NOTHING]
-)
+@pytest.mark.parametrize(("family", "text", "file"), NOTHING, ids=[text[:30] for _, text, _ in NOTHING])
 def test_what_says_nothing_by_itself_decides_no_cause(tmp_path, family, text, file):
     assert classify(text, file)["family"] == family
     assert judged(tmp_path, HEAD.format(file, "WARN") + text).verdict == "unexplained"
@@ -185,15 +175,10 @@ def test_what_says_nothing_by_itself_decides_no_cause(tmp_path, family, text, fi
 
 def test_a_consequence_beside_a_closed_connection_hides_no_exception(tmp_path):
     """What a rank says while it gives up is no reason of its own (`rank_exception`)."""
-    closed = (
-        HEAD.format("misc/socket.cc", "WARN")
-        + "socketProgress: Connection closed by remote peer 10.0.0.2<4>"
-    )
+    closed = HEAD.format("misc/socket.cc", "WARN") + "socketProgress: Connection closed by remote peer 10.0.0.2<4>"
     given_up = HEAD.format("init.cc", "WARN") + NOTHING[-1][1]
     alone, both = judged(tmp_path, closed), judged(tmp_path, closed, given_up)
-    assert [finding.cause for finding in alone.findings[:1]] == [
-        finding.cause for finding in both.findings[:1]
-    ]
+    assert [finding.cause for finding in alone.findings[:1]] == [finding.cause for finding in both.findings[:1]]
     assert alone.verdict == both.verdict
 
 
@@ -201,9 +186,7 @@ ATTN = "[2026-11-26 19:22:09] node-1:42:43 [0] misc/param.cc:100 (ncclLoadParam)
 
 
 def test_the_level_attn_is_read(only):
-    (event,) = only(
-        "nccl.attn", ATTN + "Invalid value abc for NCCL_SOCKET_RCVBUF, using default -1.\n"
-    )
+    (event,) = only("nccl.attn", ATTN + "Invalid value abc for NCCL_SOCKET_RCVBUF, using default -1.\n")
     assert (event.host, event.pid, event.data.file, event.data.line) == (
         "node-1",
         42,
@@ -222,9 +205,7 @@ def test_a_value_that_nccl_refuses_at_level_attn_is_named(tmp_path):
 
 def test_a_job_that_ends_well_is_healthy_though_strangers_knocked(tmp_path):
     """A scanner on NCCL's port is refused, and says nothing of the job."""
-    init = (
-        "node-1:42:43 [0] NCCL INFO comm 0x7f10 rank 0 nranks 1 cudaDev 0 busId 5d000 - {} COMPLETE"
-    )
+    init = "node-1:42:43 [0] NCCL INFO comm 0x7f10 rank 0 nranks 1 cudaDev 0 busId 5d000 - {} COMPLETE"
     knocked = "Peer 10.0.0.9<4711> closed before socket hello, discarding"
     steps = [f"train: step {n} loss 1.{n}" for n in (10, 20)]
     found = judged(

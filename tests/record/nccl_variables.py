@@ -29,13 +29,8 @@ FIRST = {
 
 def rows(libraries: list[Path]) -> list[str]:
     """A row for each variable: name, since, until, defaults."""
-    releases = sorted(
-        (read_release(path) for path in libraries), key=lambda one: version_key(one.version)
-    )
-    images = {
-        one.version: b"\n".join(text.encode() for text in Image(path).texts())
-        for one, path in _with(libraries)
-    }
+    releases = sorted((read_release(path) for path in libraries), key=lambda one: version_key(one.version))
+    images = {one.version: b"\n".join(text.encode() for text in Image(path).texts()) for one, path in _with(libraries)}
     versions = [one.version for one in releases]
     names = sorted(set().union(*(one.variables for one in releases)))
     found = []
@@ -57,11 +52,7 @@ def _with(libraries: list[Path]):
 
 def _first(name: str) -> str:
     return next(
-        (
-            version
-            for version, names in FIRST.items()
-            if name.removeprefix("NCCL_") in names.split()
-        ),
+        (version for version, names in FIRST.items() if name.removeprefix("NCCL_") in names.split()),
         "",
     )
 
@@ -82,11 +73,7 @@ def main() -> None:
     head, _, rest = text.partition('TABLE = """\n')
     _, _, tail = rest.partition('"""')
     MODULE.write_text(
-        head
-        + 'TABLE = """\n'
-        + "".join(f"{row}\n" for row in rows([Path(one) for one in sys.argv[1:]]))
-        + '"""'
-        + tail
+        head + 'TABLE = """\n' + "".join(f"{row}\n" for row in rows([Path(one) for one in sys.argv[1:]])) + '"""' + tail
     )
 
 

@@ -315,10 +315,10 @@ NCCL_WORK_FIFO_DEPTH - 2.21.5<2.24.3 65536
 
 def version_of(text: str) -> Version | None:
     """``(2, 27, 5)`` of ``2.27.5+cuda12.9``, ``2.27.5-1``; None of what is no version."""
-    match = re.match(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\d)", text)
+    match = re.match(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)", text)
     if match is None:
         return None
-    return tuple(int(part) for part in match.groups())
+    return tuple(int(part) for part in match.groups() if part is not None)
 
 
 def _rows() -> dict[str, tuple[str, str, str]]:
