@@ -409,8 +409,9 @@ def _problems_of_host(host: HostFacts) -> list[Problem]:
             kept.append(row)
     for name, fact in sorted(host.each("env.*").items()):
         if name in VARIABLES_BY_NCCL and fact.value is not None:
-            judged = check_value(name, str(fact.value), nccl)
-            kept += [row for row in judged if row["kind"] in ("value", "unread")]
+            for row in check_value(name, str(fact.value), nccl):
+                if row["kind"] in ("value", "unread"):
+                    kept.append(row)
     return kept
 
 

@@ -90,7 +90,13 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
     return first_finding(
-        case, _logged_by_driver, _reported_by_cuda, _unnamed_error, _from_stages, CHECK.risk
+        case,
+        _logged_by_driver,
+        _reported_by_cuda,
+        _contained_by_gpu,
+        _unnamed_error,
+        _from_stages,
+        CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
 
 
@@ -122,6 +128,32 @@ def _reported_by_cuda(case: Case) -> Finding | None:
         ranks=ranks,
         hosts=name_hosts(lines),
         advice=_advice("its GPU"),
+    )
+
+
+CONTAINED = ("over nvlink or a hardware error", "CUDA_ERROR_CONTAINED")
+"""How CUDA says that a GPU stopped an access to the memory of a peer."""
+
+
+def _contained_by_gpu(case: Case) -> Finding | None:
+    """A GPU contained an access to a peer's memory: a link, that memory, or the peer is gone."""
+    lines = matching([*case.of(CudaError), *messages(case)], *CONTAINED)
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = (
+        f"A GPU of {name_ranks(ranks)}{on(lines[0].host)} stopped an access to the memory of"
+        " another one over NVLink: a GPU or a link is faulty, or that GPU's process had ended."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice("its GPU"),
+        next=experiment(case),
     )
 
 
@@ -254,8 +286,14 @@ def _logged_by_driver(case: Case) -> Finding | None:
     who = ""
     if ranks:
         who = f" of {name_ranks(ranks)}"
+    # what NCCL reads in a kernel log names the host alone
+    named = "A GPU"
+    suspect = "each GPU"
+    if bus:
+        named = f"The GPU {bus}"
+        suspect = f"GPU {bus}"
     say = (
-        f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number}"
+        f"{named}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."
     )
     buses = set()
@@ -273,7 +311,7 @@ def _logged_by_driver(case: Case) -> Finding | None:
         ranks=ranks,
         hosts=name_hosts(xids),
         gpus=tuple(sorted(buses)),
-        advice=_advice(f"GPU {bus}"),
+        advice=_advice(suspect),
     )
 
 

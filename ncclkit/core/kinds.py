@@ -272,6 +272,19 @@ class NcclInfo(NcclMessage, frozen=True):
     kind = "nccl.info"
 
 
+class NcclFabric(Fields, frozen=True):
+    """The line of MNNVL with `healthMask`, decoded as NVML has it."""
+
+    kind = "nccl.fabric"
+    bus: str = ""
+    state: int | None = None
+    """3: registered with the fabric; the mask means nothing otherwise"""
+    degraded: bool = False
+    """fewer links, so less bandwidth"""
+    troubles: list[str] = []
+    """what else is wrong, in words"""
+
+
 class NcclDestroy(Fields, frozen=True):
     """Teardown lines."""
 

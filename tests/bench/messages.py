@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncclkit import evidence
 from ncclkit.agent.facts.settings import is_known
@@ -135,9 +136,9 @@ def causes_of(text: Text) -> list[str]:
 # ------------------------------------------------------------------ the table
 
 
-def row_of(release: Release, answers: list[Answer]) -> dict[str, object]:
+def row_of(release: Release, answers: list[Answer]) -> dict[str, Any]:
     """Counts of one release, and hashes of what is missed."""
-    row: dict[str, object] = {}
+    row: dict[str, Any] = {}
     for level in ("WARN", "ATTN"):
         # one text of two source files counts once, by the better of its answers
         best = _best_by_text(answer for answer in answers if answer.text.level == level)
@@ -184,10 +185,10 @@ def unknown_variables(release: Release) -> set[str]:
     return {name for name in release.variables if not is_known(name)}
 
 
-def covered(row: dict[str, dict[str, int]]) -> float:
+def covered(row: dict[str, Any]) -> float:
     """Share of the WARN texts of a release that are known."""
     warn = row["warn"]
-    return (warn["named"] + warn["says_nothing"]) / warn["texts"]
+    return float((warn["named"] + warn["says_nothing"]) / warn["texts"])
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -198,7 +199,7 @@ def version_key(version: str) -> tuple[int, ...]:
 # ------------------------------------------------------------------ the command
 
 
-def print_row(version: str, row: dict) -> None:
+def print_row(version: str, row: dict[str, Any]) -> None:
     """One release in one line."""
     warn, attn, info, asked = row["warn"], row["attn"], row["info"], row["variables"]
     print(

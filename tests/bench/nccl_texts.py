@@ -156,7 +156,7 @@ def _defaults(code: list[Instruction], image: Image) -> dict[str, int]:
 
 
 def _texts_of_calls(code: list[Instruction], image: Image) -> Iterator[Text]:
-    jumps = defaultdict(list)
+    jumps: dict[int, list[int]] = defaultdict(list)
     places = {one.address: place for place, one in enumerate(code)}
     for place, one in enumerate(code):
         if one.name.startswith("j"):
@@ -179,13 +179,19 @@ def _instructions(path: Path) -> Iterator[Instruction]:
             yield Instruction(int(match[1], 16), match[2], match[3])
 
 
-def _texts_before(code, jumps, call, registers, image):
+def _texts_before(
+    code: list[Instruction],
+    jumps: dict[int, list[int]],
+    call: int,
+    registers: tuple[str, str],
+    image: Image,
+) -> Iterator[Text]:
     """The texts that a call may get: one for each way through the code that ends at it."""
     text_in, file_in = registers
     wanted = ("rdi", text_in, file_in)
     # compilers merge the ends of similar branches, so one call may have many texts
-    ways = [(call, FAR, {})]
-    seen = set()
+    ways: list[tuple[int, int, dict[str, int]]] = [(call, FAR, {})]
+    seen: set[object] = set()
     while ways:
         place, left, values = ways.pop()
         state = (place, tuple(sorted(values.items())))
@@ -224,7 +230,7 @@ def _kept_value(code: list[Instruction], place: int) -> int:
     return -1
 
 
-def _places_before(code, jumps, place):
+def _places_before(code: list[Instruction], jumps: dict[int, list[int]], place: int) -> Iterator[int]:
     yield from jumps.get(place, ())
     if place and not code[place - 1].name.startswith(GOES_AWAY):
         yield place - 1
@@ -246,7 +252,7 @@ def _constant(one: Instruction) -> tuple[str, int]:
     return "", -1
 
 
-def _text_of_values(values, registers, image):
+def _text_of_values(values: dict[str, int], registers: tuple[str, str], image: Image) -> Iterator[Text]:
     level = LEVELS.get(values.get("rdi", -1))
     text = image.text_at(values.get(registers[0], -1))
     if level and text is not None:
@@ -267,8 +273,8 @@ ESCAPES = {r"\n": "\n", r"\t": "\t", r"\"": '"', r"\\": "\\"}
 
 
 def _release_of_tree(root: Path) -> Release:
-    texts = set()
-    variables = set()
+    texts: set[Text] = set()
+    variables: set[str] = set()
     defaults = {}
     for path in sorted(root.rglob("*")):
         if path.suffix in SOURCES and path.is_file():

@@ -182,6 +182,55 @@ def test_a_consequence_beside_a_closed_connection_hides_no_exception(tmp_path):
     assert alone.verdict == both.verdict
 
 
+@pytest.mark.parametrize(
+    ("mask", "degraded", "troubles"),
+    [
+        ("0xaa", False, []),
+        ("0x1aa", False, []),
+        ("0x0", False, []),
+        ("0x1a9", True, []),
+        ("0x5aa", False, ["too few NVLinks"]),
+        ("0x19a", False, ["an unhealthy route"]),
+        ("0x4666", False, ["route recovery", "recovery of a timed-out access", "GPU firmware that does not fit"]),
+    ],
+)
+def test_the_health_of_a_fabric_is_decoded(only, mask, degraded, troubles):
+    line = "node-1:42:43 [0] NCCL INFO MNNVL busId 0x1b000 fabric UUID 5d1.77a cliqueId 0x7ffe state 3 healthMask "
+    (event,) = only("nccl.fabric", f"{line}{mask} degradedBw unknown\n")
+    assert (event.data.bus, event.data.state, event.data.degraded) == ("0x1b000", 3, degraded)
+    assert event.data.troubles == troubles
+
+
+def test_a_mask_of_a_gpu_that_has_not_registered_says_nothing(tmp_path):
+    line = "node-1:42:43 [0] NCCL INFO MNNVL busId 0x1b000 fabric UUID 0.0 cliqueId 0x0 state 0 healthMask 0x5aa"
+    assert not [f for f in judged(tmp_path, line).findings if f.cause == "nvswitch_fabric" and f.strength == "likely"]
+
+
+DIAG = "node-1:4711 NCCL DIAG [INFO] "
+
+
+@pytest.mark.parametrize(
+    ("text", "xid", "host"),
+    [
+        (f"{DIAG}Xid 79 detected at least 3 times on host node-2. For the response, see", 79, "node-2"),
+        (f"{DIAG}Xid 48 detected 1 time on host gpu-7.cluster.", 48, "gpu-7.cluster"),
+        ("Xid 79 detected on GPU 3", 79, ""),
+    ],
+)
+def test_an_xid_that_is_told_in_words_is_hardware(only, tmp_path, text, xid, host):
+    (event,) = only("kernel.xid", text + "\n")
+    assert (event.data.xid, event.host) == (xid, host)
+    finding = judged(tmp_path, text).findings[0]
+    assert (finding.cause, finding.strength) == ("gpu_hardware_error", "proven")
+
+
+def test_an_sxid_is_as_fatal_as_nccl_says(only):
+    head = f"{DIAG}SXid 20034 detected 2 times (NVSwitch driver reported "
+    (fatal,) = only("kernel.sxid", head + "Fatal, link(s) {30}) on host node-2. See\n")
+    (other,) = only("kernel.sxid", head + "Non-fatal, link(s) {30}) on host node-2. No action\n")
+    assert (fatal.data.fatal, other.data.fatal, fatal.host) == (True, False, "node-2")
+
+
 ATTN = "[2026-11-26 19:22:09] node-1:42:43 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN "
 
 

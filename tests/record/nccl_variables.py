@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.bench.messages import version_key
-from tests.bench.nccl_texts import Image, read_release
+from tests.bench.nccl_texts import Image, Release, read_release
 from tests.packaging.project import ROOT
 
 MODULE = ROOT / "ncclkit" / "agent" / "facts" / "nccl_variables.py"
@@ -46,7 +46,7 @@ def rows(libraries: list[Path]) -> list[str]:
     return found
 
 
-def _with(libraries: list[Path]):
+def _with(libraries: list[Path]) -> list[tuple[Release, Path]]:
     return [(read_release(path), path) for path in libraries]
 
 
@@ -57,8 +57,8 @@ def _first(name: str) -> str:
     )
 
 
-def _defaults(name: str, releases: list) -> str:
-    said = []
+def _defaults(name: str, releases: list[Release]) -> str:
+    said: list[str] = []
     last = None
     for one in releases:
         default = one.defaults.get(name)

@@ -352,8 +352,12 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("hint", "HINT: ", r"HINT: "),
     # Failed to open libibverbs.so[.1]
     ("no_ib_library", "Failed to open libibverbs", r"Failed to open libibverbs"),
-    # socket magic mismatch … discarding
+    # socketFinalizeAccept from 10.0.0.9<4711>: socket magic mismatch (peer 0x5448202f20544547 != \
+    #   expected 0x1), discarding peer connection
     ("foreign", "magic mismatch", r"magic mismatch"),
+    # socketFinalizeAccept: peer 10.0.0.9<4711> closed before magic handshake, discarding
+    # socketFinalizeAccept: handshake receive from 10.0.0.9<4711> failed, discarding peer connection
+    ("foreign", ", discarding", r", discarding"),
     # Stack size limit (unlimited) is unsafe; will use 8192KB for newly launched threads
     ("stack_size", "Stack size limit", r"Stack size limit"),
     # Receiver got a completion for a CTS but retrieved an 'unused' request (2.29+): may hang \

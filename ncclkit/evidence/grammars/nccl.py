@@ -270,6 +270,32 @@ def _destroy(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
+TRUE = 1
+"""Of two bits of a health mask: 0 is not supported, 2 is false."""
+FLAGS = {2: "route recovery", 4: "an unhealthy route", 6: "recovery of a timed-out access"}
+"""Bit of a health mask → what is under way or wrong where it is true."""
+CONFIGURATIONS = {
+    2: "a wrong system GUID",
+    3: "a wrong chassis serial number",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "GPU firmware that does not fit",
+    7: "a wrong location",
+    8: "a GPU in an invalid state",
+}
+"""Bits 8 to 11 of a health mask → what is wrong; 0 is not supported, 1 is none."""
+
+
+def _fabric(match: re.Match[str], data: Data, line: Line) -> Data:
+    """The health of a GPU's fabric, in fields of two and four bits (NVML's nvml.h)."""
+    mask = int(data.pop("mask"), 16)
+    troubles = [words for bit, words in FLAGS.items() if mask >> bit & 3 == TRUE]
+    wrong = CONFIGURATIONS.get(mask >> 8 & 15)
+    if wrong:
+        troubles.append(wrong)
+    return data | {"degraded": mask & 3 == TRUE, "troubles": troubles}
+
+
 def _bootstrap(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"interface": data["interface"].strip(), "address": data["address"].strip()}
 
@@ -338,6 +364,14 @@ INFO: tuple[Rule, ...] = (
             make=_destroy,
         )
         for anchor in ("- Destroy COMPLETE", "- Abort ", "- Revoke ")
+    ),
+    # MNNVL busId 0x1b000 fabric UUID 5d1.77a cliqueId 0x7ffe state 3 healthMask 0x5aa
+    rule(
+        "nccl.fabric",
+        "healthMask",
+        r"MNNVL busId (?P<bus>0x[0-9a-f]{1,16}) .{0,200}?state (?P<state>\d{1,3}) healthMask"
+        r" (?P<mask>0x[0-9a-f]{1,8})\b",
+        make=_fabric,
     ),
     # NCCL_SOCKET_IFNAME set by environment to eth0.
     rule(
