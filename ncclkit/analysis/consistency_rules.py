@@ -696,6 +696,7 @@ NOT_COMPARED = frozenset(
             "gpu.<i>.cpus",
             "gpu.<i>.nvlink.speeds",
         ),
+        "software.nccl.image",  # changes nothing
         "gpu.<i>.fabric.clique",  # hosts of other racks are in other cliques
         # judged by the causes; the variables themselves are compared
         *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 
@@ -10,10 +11,14 @@ from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.kinds import (
+    SAYS_NOTHING,
     DdpParams,
+    NcclAttn,
     NcclChannel,
     NcclEnv,
+    NcclInfo,
     NcclInit,
+    NcclMessage,
     NcclNetwork,
     NcclWarn,
     StoreBind,
@@ -183,17 +188,60 @@ def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
 
 
 def family(case: Case, *families: str) -> list[Event]:
-    """NCCL WARN events of these families."""
-    return [event for event in case.of(NcclWarn) if event.data.family in families]
+    """NCCL WARN events of these families, then those of level ATTN.
+
+    A connection of a stranger, which NCCL refused, is none of the job's.
+    """
+    lines = []
+    for event in case.of(NcclWarn, NcclAttn):
+        if event.data.family in families and not _is_of_stranger(case, event):
+            lines.append(event)
+    return lines
+
+
+PORT = re.compile(r"<(\d{1,5})>")
+"""The port of a peer, as NCCL writes it behind the address or the name of its host."""
+
+
+@once
+def _strangers(case: Case) -> frozenset[tuple[str, str]]:
+    """File and port of each peer that NCCL discarded in the handshake.
+
+    Port scanners and health checks knock on NCCL's port, as does a job at the same address.
+    """
+    known = set()
+    for event in case.of(NcclInfo, NcclAttn):
+        if event.data.family == "foreign" and "discarding" in event.text:
+            known |= {(event.path, port) for port in PORT.findall(event.text)}
+    return frozenset(known)
+
+
+def _is_of_stranger(case: Case, event: Event) -> bool:
+    """Whether a closed connection is that of a peer that never belonged to the job."""
+    if event.data.family != "socket_closed" or not _strangers(case):
+        return False
+    return any((event.path, port) in _strangers(case) for port in PORT.findall(event.text))
+
+
+def says_nothing(event: Event) -> bool:
+    """Whether it is a message of NCCL that follows from others, or that any fault may bring."""
+    return isinstance(event.data, NcclMessage) and event.data.family in SAYS_NOTHING
 
 
 @once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text.
 
-    They are NCCL warnings, torch's quotation of them, and exceptions.
+    They are NCCL warnings, torch's quotation of them, and exceptions; warnings that say nothing by
+    themselves are left out.
     """
-    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
+    lines = case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
+    said = []
+    for event in lines:
+        stranger = isinstance(event.data, NcclWarn) and _is_of_stranger(case, event)
+        if not says_nothing(event) and not stranger:
+            said.append(event)
+    return said
 
 
 def initialized(case: Case) -> list[Event]:

@@ -72,6 +72,7 @@ HARMLESS_KINDS = (
     "kernel.iommu",
     "kernel.pcie",
     "python.ignored",
+    "nccl.attn",
 )
 """Kinds that stand in logs of jobs that go well, too."""
 DEATHS = ("slurm.event", "elastic.exit", "elastic.root", "kernel.oom", "kernel.segfault")

@@ -28,7 +28,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit.agent.facts.settings import check_value
+from ncclkit.agent.facts.nccl_variables import ROWS as VARIABLES_BY_NCCL
+from ncclkit.agent.facts.nccl_variables import version_of
+from ncclkit.agent.facts.settings import Problem, check_value
+from ncclkit.analysis.nccl_release import loaded_nccl
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.consistency_rules import MUST
 from ncclkit.analysis.diagnostics import diagnostics, named_ranks
@@ -50,6 +53,7 @@ from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
+    NcclAttn,
     NcclEnv,
     NcclIbDevices,
     NcclInfo,
@@ -114,8 +118,9 @@ def _complaints_of_nccl(case: Case) -> list[Event]:
 def _not_allowed(case: Case) -> Finding | None:
     """A variable that NCCL read and whose value the agent's table does not allow."""
     wrong = []
+    nccl = loaded_nccl(case)
     for event in case.of(NcclEnv):
-        for row in check_value(str(event.data.name), str(event.data.value)):
+        for row in check_value(str(event.data.name), str(event.data.value), nccl):
             if row["kind"] == "value":
                 wrong.append((event, row))
     if not wrong:
@@ -347,7 +352,9 @@ def _rejected_value(case: Case) -> Finding | None:
 
     It then uses its default, or stops.
     """
-    infos = case.of(NcclInfo, family="bad_value")
+    infos: list[Event] = [*case.of(NcclInfo, family="bad_value")]
+    # where 2.32 says it at a level of its own, it goes on with its default, too
+    infos += [e for e in case.of(NcclAttn) if NAMED.search(e.text)]
     lines = infos + [e for e in case.of(NcclWarn) if NAMED.search(e.text)]
     if not lines:
         return None
@@ -402,12 +409,33 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
     Missing interfaces are left to ifname_not_found.
     """
-    for row in host.value("env.problems") or ():
+    for row in _problems_of_host(host):
         # an interface that does not exist is ifname_not_found
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
             say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
             facts = [host.fact(f"env.{row['name']}") or host.fact("env.problems")]
             yield Risk(say, facts, _advice(row["name"])[0], "likely")
+
+
+def _problems_of_host(host: HostFacts) -> list[Problem]:
+    """The rows of the agent, of which values and names are judged again by the NCCL of the host.
+
+    The agent reads variables before it knows which NCCL wins, and says only what is wrong in all.
+    """
+    rows: list[Problem] = list(host.value("env.problems") or ())
+    nccl = version_of(str(host.value("software.nccl") or ""))
+    if nccl is None:
+        return rows
+    kept = []
+    for row in rows:
+        if row["kind"] != "value" or row["name"] not in VARIABLES_BY_NCCL:
+            kept.append(row)
+    for name, fact in sorted(host.each("env.*").items()):
+        if name in VARIABLES_BY_NCCL and fact.value is not None:
+            for row in check_value(name, str(fact.value), nccl):
+                if row["kind"] in ("value", "unread"):
+                    kept.append(row)
+    return kept
 
 
 def _settings_of_job(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
@@ -461,8 +489,9 @@ def _limiting_variables(case: Case) -> list[str]:
     Those whose value NCCL does not know count, too.
     """
     odd = set()
+    nccl = loaded_nccl(case)
     for _, name, value in _settings_of_job(case):
-        for row in check_value(name, value):
+        for row in check_value(name, value, nccl):
             if row["kind"] == "value":
                 odd.add(row["name"])
     limits = {name for _, name, value in _settings_of_job(case) if limiting(name, value)}
@@ -474,7 +503,7 @@ CHECK = Preflight(
     reads=("env.problems",),
     risks=_host_risks,
     fine="No variable has an unknown name or a value that cannot work.",
-    also=("env.*",),
+    also=("env.*", "software.nccl"),
     next=experiment,
 )
 REMEDIES = (

@@ -69,6 +69,8 @@ OTHERS = (
     "driver version",
     "system not yet initialized",
     "uncorrectable",
+    "over nvlink or a hardware error",
+    "CUDA_ERROR_CONTAINED",
     "peer access",
     "PEER_ACCESS",
     "PeerAccess",

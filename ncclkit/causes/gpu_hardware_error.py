@@ -96,6 +96,7 @@ def diagnose(case: Case) -> Finding:
         _logged_by_driver,
         _reported_by_cuda,
         _found_by_diagnostics,
+        _contained_by_gpu,
         _unnamed_error,
         _from_stages,
         CHECK.risk,
@@ -174,6 +175,32 @@ def _found_by_diagnostics(case: Case) -> Finding | None:
                 next=experiment(case),
             )
     return None
+
+
+CONTAINED = ("over nvlink or a hardware error", "CUDA_ERROR_CONTAINED")
+"""How CUDA says that a GPU stopped an access to the memory of a peer."""
+
+
+def _contained_by_gpu(case: Case) -> Finding | None:
+    """A GPU contained an access to a peer's memory: a link, that memory, or the peer is gone."""
+    lines = matching([*case.of(CudaError), *messages(case)], *CONTAINED)
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = (
+        f"A GPU of {name_ranks(ranks)}{on(lines[0].host)} stopped an access to the memory of"
+        " another one over NVLink: a GPU or a link is faulty, or that GPU's process had ended."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice("its GPU"),
+        next=experiment(case),
+    )
 
 
 def _unnamed_error(case: Case) -> Finding | None:
@@ -305,11 +332,14 @@ def _logged_by_driver(case: Case) -> Finding | None:
     who = ""
     if ranks:
         who = f" of {name_ranks(ranks)}"
-    gpu = "A GPU"
+    # what NCCL reads in a kernel log names the host alone
+    named = "A GPU"
+    suspect = "each GPU"
     if bus:
-        gpu = f"The GPU {bus}"
+        named = f"The GPU {bus}"
+        suspect = f"GPU {bus}"
     say = (
-        f"{gpu}{who}{on(first.host)} reported a hardware fault, Xid {number}"
+        f"{named}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."
     )
     buses = set()
@@ -327,7 +357,7 @@ def _logged_by_driver(case: Case) -> Finding | None:
         ranks=ranks,
         hosts=name_hosts(xids),
         gpus=tuple(sorted(buses)),
-        advice=_advice(f"GPU {bus}".strip()),
+        advice=_advice(suspect),
     )
 
 

@@ -33,6 +33,7 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     name_hosts,
+    on,
     of_job_hosts,
     over_infiniband,
     over_sockets,
@@ -88,7 +89,13 @@ def diagnose(case: Case) -> Finding:
         *case.of(C10dTimeout),
     ]
     return first_finding(
-        case, _setup_failed, _memory_refused, _first_packets, _different_ports, CHECK.risk
+        case,
+        _setup_failed,
+        _unknown_key,
+        _memory_refused,
+        _first_packets,
+        _different_ports,
+        CHECK.risk,
     ) or CHECK.otherwise(
         case,
         went_well,
@@ -132,6 +139,34 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
                 (),
                 (port["device"],),
             )
+
+
+def _unknown_key(case: Case) -> Finding | None:
+    """The partition key that NCCL_IB_PKEY_VALUE names is not in a port's table."""
+    lines = family(case, "ib_pkey")
+    if not lines:
+        return None
+    say = f"NCCL_IB_PKEY_VALUE names a partition key that a port{on(lines[0].host)} does not have."
+    why = pick(lines, env_of(case, "NCCL_IB_PKEY_VALUE"))
+    return found(
+        ID,
+        "proven",
+        say,
+        why,
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=(OTHER_KEY,),
+    )
+
+
+OTHER_KEY = Advice(
+    "Set NCCL_IB_PKEY_VALUE to a key that every port in use has, or unset it.",
+    change={"unset": ["NCCL_IB_PKEY_VALUE"]},
+    command="grep -H . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000",
+    why="The subnet manager gives each port its partitions; NCCL compares the low 15 bits.",
+    check="NCCL makes its queue pairs, and the pair test passes.",
+    risk="Another partition may reach other hosts.",
+)
 
 
 def _memory_refused(case: Case) -> Finding | None:
@@ -432,4 +467,10 @@ NATIVE_PORTS = Advice(
     check="The pair test over this card passes.",
     risk="Leaving out a card lowers the bandwidth.",
 )
-REMEDIES = (*_advice(True, False, ()), *_advice(False, True, ()), SAME_PORTS, NATIVE_PORTS)
+REMEDIES = (
+    *_advice(True, False, ()),
+    *_advice(False, True, ()),
+    SAME_PORTS,
+    NATIVE_PORTS,
+    OTHER_KEY,
+)

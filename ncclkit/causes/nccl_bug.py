@@ -24,10 +24,10 @@ Read more
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from ncclkit.analysis.frames import inside
+from ncclkit.analysis.nccl_release import version_in, version_lines
 from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     failed,
@@ -50,7 +50,6 @@ from ncclkit.core.kinds import (
     C10dError,
     FlightLate,
     KernelSegfault,
-    NcclVersion,
     NcclWarn,
     Stack,
     SystemFault,
@@ -67,27 +66,18 @@ def diagnose(case: Case) -> Finding:
         case, _known_defect, _crash_in_nccl, _stall_below_program, _failed_check
     ) or otherwise(
         ID,
-        _version_lines(case),
+        version_lines(case),
         "No known defect of this version fits the evidence.",
         "the NCCL version (NCCL_DEBUG=VERSION)",
     )
 
 
-def _version_lines(case: Case) -> list[Event]:
-    """Lines that name the version of NCCL."""
-    quoted = []
-    for event in case.of(C10dError):
-        if event.data.nccl_version:
-            quoted.append(event)
-    return [*case.of(NcclVersion), *quoted]
-
-
 def _known_defect(case: Case) -> Finding | None:
     """A defect of the table: its symptom is there, and the version is of its range."""
-    versions = _version_lines(case)
+    versions = version_lines(case)
     known = []
     for event in versions:
-        number = _nccl_version(event)
+        number = version_in(event)
         if number:
             known.append(number)
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
@@ -208,12 +198,6 @@ SIMPLER = Advice(
     check="The job runs ten times as long as it took to hang.",
     risk="Small messages take longer.",
 )
-
-
-def _nccl_version(event: Event) -> tuple[int, ...]:
-    is_start = isinstance(event.data, NcclVersion)
-    text = str((event.data.version if is_start else event.data.nccl_version) or "")
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 def _explained_by_death(case: Case) -> bool:

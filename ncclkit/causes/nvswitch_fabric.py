@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.diagnostics import diagnostics
 from ncclkit.analysis.picks import (
+    failed,
     family,
     first_finding,
     in_order,
@@ -43,8 +44,16 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import KernelSxid, KernelXid, NcclDestroy, SystemFault
+from ncclkit.core.kinds import (
+    KernelSxid,
+    KernelXid,
+    NcclDestroy,
+    NcclFabric,
+    NcclInfo,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import some
 
 ID = "nvswitch_fabric"
 explains = (
@@ -73,6 +82,8 @@ def diagnose(case: Case) -> Finding:
         _faults_of_kernel,
         _failed_export,
         _diagnosed,
+        _health_of_links,
+        _hinted_by_nccl,
         CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "NCCL started without an error of the fabric.", missing)
 
@@ -162,6 +173,8 @@ def _failed_export(case: Case) -> Finding | None:
         "MNNVL is not supported",
         "IMEX channel",
         "imex-channels",
+        "Check the IMEX configuration",
+        "GPU fabric is not ready within",
     )
     # a handle of the fabric was asked for, and the driver permits none without a channel
     asked = matching(_lines_of_cuda(case), "HANDLE_TYPE_FABRIC")
@@ -169,6 +182,37 @@ def _failed_export(case: Case) -> Finding | None:
     what = "memory could not be shared over the NVLink fabric (IMEX)"
     finding = _finding(case, "likely", what, lines)
     return finding and replace(finding, advice=(CHANNELS, *finding.advice))
+
+
+def _health_of_links(case: Case) -> Finding | None:
+    """What the driver says of each GPU's links, in the mask that NCCL prints at its start."""
+    ill = []
+    for event in case.of(NcclFabric):
+        # the mask means something of a GPU that has registered alone
+        if event.data.state == REGISTERED and (event.data.degraded or event.data.troubles):
+            ill.append(event)
+    if not ill:
+        return None
+    troubles = {words for event in ill for words in event.data.troubles}
+    strength: Strength = "likely"
+    if not troubles:
+        # fewer links make a job slow: they end none
+        if failed(case):
+            strength = "possible"
+        troubles = {"less bandwidth than it should have"}
+    buses = tuple(sorted({str(event.data.bus) for event in ill}))
+    what = f"the NVLink fabric of GPU {some(buses)} reports {some(sorted(troubles))}"
+    return _finding(case, strength, what, in_order(ill))
+
+
+REGISTERED = 3
+"""The state of a GPU whose registration with the fabric is complete."""
+
+
+def _hinted_by_nccl(case: Case) -> Finding | None:
+    """NCCL names IMEX as the usual reason of the CUDA error above."""
+    lines = matching(case.of(NcclInfo, family="hint"), "IMEX (NVLink fabric)")
+    return _finding(case, "likely", "NCCL says that IMEX does not run or is not set up", lines)
 
 
 NOT_GRANTED = ("NOT_PERMITTED", "NOT_SUPPORTED", "not permitted", "not supported", "800", "801")

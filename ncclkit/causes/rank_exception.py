@@ -53,6 +53,7 @@ from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
+    SAYS_NOTHING,
     C10dUniqueId,
     ElasticExit,
     ElasticRoot,
@@ -251,7 +252,7 @@ def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) 
 def _lost_connections(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     # what NCCL says of a peer that went; any other warning is a reason of its own
-    victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
+    victims = ("socket_closed", "proxy", "no_ib_library", "foreign", *SAYS_NOTHING)
     if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
         "gloo.size_mismatch"
     ):

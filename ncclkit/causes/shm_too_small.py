@@ -167,7 +167,7 @@ def _unnamed_error(case: Case) -> Finding | None:
 
 def _shm_errors(case: Case) -> list[Event]:
     lines = matching(
-        [*family(case, "shm", "memory", "other"), *case.of(C10dError)],
+        [*family(case, "shm", "memory", "system_call", "other"), *case.of(C10dError)],
         "No space left",
         "failed to extend",
         "posix_fallocate",

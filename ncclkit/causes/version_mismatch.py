@@ -52,12 +52,14 @@ from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import (
     C10dError,
+    NcclAttn,
     NcclBootstrap,
     NcclVersion,
     PythonException,
     WorkerPhase,
 )
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "version_mismatch"
 explains = (
@@ -100,6 +102,7 @@ def diagnose(case: Case) -> Finding:
     witness = first_finding(
         case,
         _reported_mismatch,
+        _different_builds,
         _unfit_library,
         _built_without_nccl,
         _older_library,
@@ -146,6 +149,33 @@ def _reported_mismatch(case: Case) -> Finding | None:
     why = pick(own[:2], lines)
     hosts = name_hosts(own or lines)
     return found(ID, "proven", say, why, ranks=tuple(sorted(odd)), hosts=hosts, advice=_advice())
+
+
+BUILD = re.compile(r"rank (\d{1,7}) fingerprint (0x[0-9a-f]{1,16})")
+"""Rank and build of each of the two ranks in NCCL's notice (2.32)."""
+
+
+def _different_builds(case: Case) -> Finding | None:
+    """The ranks loaded one release of NCCL in different builds, after which NCCL goes on."""
+    lines = matching(case.of(NcclAttn), "Mismatched NCCL git versions")
+    # it may be of no matter: a job that works is left alone
+    works = outcome(case).success or (outcome(case).work and not failed(case))
+    if not lines or works:
+        return None
+    builds: dict[int, str] = {}
+    for event in lines:
+        for rank, build in BUILD.findall(event.text):
+            builds[int(rank)] = build
+    # NCCL compares each rank with rank 0
+    odd = []
+    for rank in sorted(builds):
+        if builds[rank] != builds.get(0):
+            odd.append(rank)
+    say = (
+        f"{start(name_ranks(odd))} loaded another build of the same NCCL release than rank 0"
+        f"{on(lines[0].host)}, which NCCL reports and does not refuse."
+    )
+    return found(ID, "proven", say, pick(lines), ranks=tuple(odd), advice=_advice())
 
 
 def _version_of_code(code: int) -> str:

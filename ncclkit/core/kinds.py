@@ -55,6 +55,11 @@ class Message(Fields, frozen=True):
     message: str = ""
 
 
+SAYS_NOTHING = frozenset({"own_check", "relayed", "teardown"})
+"""Families of NCCL's messages on which no cause may rest; `says_nothing.txt` of the grammars says
+why."""
+
+
 class NcclMessage(Message, frozen=True):
     """What a message of NCCL says."""
 
@@ -252,6 +257,12 @@ class NcclWarn(NcclMessage, frozen=True):
     """the RDMA device, where the text names one"""
 
 
+class NcclAttn(NcclWarn, frozen=True):
+    """NCCL ATTN lines (2.32 and later), which `NCCL_DEBUG=WARN` hides; NCCL then goes on."""
+
+    kind = "nccl.attn"
+
+
 class NcclTrace(Fields, frozen=True):
     """`file:line -> code`, first of a group only."""
 
@@ -269,6 +280,19 @@ class NcclInfo(NcclMessage, frozen=True):
     """INFO lines that matter to a cause (no plugin found, P2P disabled …)."""
 
     kind = "nccl.info"
+
+
+class NcclFabric(Fields, frozen=True):
+    """The line of MNNVL with `healthMask`, decoded as NVML has it."""
+
+    kind = "nccl.fabric"
+    bus: str = ""
+    state: int | None = None
+    """3: registered with the fabric; the mask means nothing otherwise"""
+    degraded: bool = False
+    """fewer links, so less bandwidth"""
+    troubles: list[str] = []
+    """what else is wrong, in words"""
 
 
 class NcclDestroy(Fields, frozen=True):

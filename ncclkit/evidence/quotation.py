@@ -170,7 +170,7 @@ LOGGED = re.compile(
     r" :]?\d|\d{1,4}[\]:,]"
     r"|\+{2,6} \S|\+ (?:source|export|module|eval|echo|date|set|cd|srun|mpirun|python\d?|'?\[|\w+=)"
     r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
-    r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File"
+    r"|.{0,200}(?:NCCL (?:INFO|WARN|ATTN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File"
     r" \"[^\"]+\", line \d"
     r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
     r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus))"

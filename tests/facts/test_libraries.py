@@ -60,3 +60,13 @@ def test_plugins_on_the_loader_path(tmp_path):
     libs = ["opt/ofi/libnccl-net-ofi.so", "opt/ofi/libother.so", "elsewhere/libnccl-net.so"]
     here = machine(tmp_path, libs, environ={"LD_LIBRARY_PATH": "/opt/ofi"})
     assert software.plugins(here) == ["/opt/ofi/libnccl-net-ofi.so"]
+
+
+def test_the_nccl_that_an_image_names_is_noted_beside_the_one_that_wins(tmp_path):
+    """Images of NVIDIA set NCCL_VERSION for their own library; NCCL does not read it."""
+    wheel = ["v/nvidia_nccl_cu12-2.27.5.dist-info/RECORD", "usr/lib/libnccl.so.2.27.5"]
+    for said, noted in (("2.21.5-1", ["2.21.5"]), ("2.27.5-1", []), ("", [])):
+        here = machine(tmp_path, wheel, environ={"NCCL_VERSION": said})
+        facts = {fact["name"]: fact for fact in software._nccl_facts(here, {})}
+        assert facts["software.nccl"]["value"] == "2.27.5"
+        assert [fact["value"] for name, fact in facts.items() if name == "software.nccl.image"] == noted

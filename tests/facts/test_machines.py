@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent import facts
+from ncclkit.agent.facts import host
+from ncclkit.agent.facts.machine import Machine
 from ncclkit.core.model import Fact
 from tests.record.machine import machine_at
 
@@ -108,3 +110,22 @@ def test_a_driver_mismatch_is_said_in_the_words_of_nvidia_smi():
     known = read(next(path for path in MACHINES if path.name == "driver-mismatch"))
     assert "Driver/library version mismatch NVML library version: 550.163" in known["gpu.nvidia_smi"]["why"]
     assert known["gpu.driver"]["value"] != known["gpu.library"]["value"]
+
+
+ROOTS = {
+    "27 1 254:0 / / rw - ext4 /dev/vda rw": False,  # a virtual machine that boots a container's image
+    "27 1 0:60 / / rw - overlay overlay rw,lowerdir=/l": "docker",
+    "44 43 254:0 / / rw - ext4 /dev/vda rw": "docker",  # a namespace of its own
+    "44 1 254:0 /var/lib/docker/vfs/dir/a / rw - ext4 /dev/vda rw": "docker",
+    "": "docker",
+}
+
+
+@pytest.mark.parametrize(("root", "kind"), ROOTS.items(), ids=["booted", "overlay", "namespace", "vfs", "unknown"])
+def test_the_marker_of_docker_in_a_booted_image_is_no_container(tmp_path, root, kind):
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / ".dockerenv").touch()
+    (tmp_path / "proc" / "self" / "mountinfo").write_text(f"22 27 0:21 / /proc rw - proc proc rw\n{root}\n")
+    here = Machine(str(tmp_path))
+    here.environ = {}
+    assert host.container(here) == kind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclkit.agent.facts import network, settings, variables
+from ncclkit.agent.facts import nccl_variables, network, settings, variables
 from ncclkit.agent.facts.machine import Machine, Unread
 
 
@@ -143,10 +143,18 @@ def test_rdma(values, ports, kinds):
         ({"NCCL_IB_HCA": "mlx5", "NCCL_NET": "socket"}, False, [("overruled", "NCCL_IB_HCA")]),
         ({"NCCL_DEBUG_SUBSYS": "NET"}, False, [("overruled", "NCCL_DEBUG_SUBSYS")]),
         ({"NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG": "INFO"}, False, []),
-        ({"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"}, False, [("overruled", "NCCL_MIN_NCHANNELS")]),
+        (
+            {"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"},
+            False,
+            [("overruled", "NCCL_MIN_NCHANNELS")],
+        ),
         ({"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "16"}, False, []),
         ({"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "8"}, False, []),
-        ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, False, [("overruled", "NCCL_NSOCKS_PERTHREAD")]),
+        (
+            {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"},
+            False,
+            [("overruled", "NCCL_NSOCKS_PERTHREAD")],
+        ),
         ({"RANK": "8", "WORLD_SIZE": "8"}, False, [("value", "RANK")]),
         ({"RANK": "7", "WORLD_SIZE": "8"}, False, []),
         ({"RANK": "7"}, False, []),
@@ -157,7 +165,11 @@ def test_rdma(values, ports, kinds):
             [("conflict", "MASTER_ADDR")],
         ),
         ({"MASTER_ADDR": "127.0.1.1", "SLURM_NNODES": "2"}, False, [("conflict", "MASTER_ADDR")]),
-        ({"NCCL_SOCKET_IFNAME": "lo", "SLURM_NNODES": "2"}, False, [("conflict", "NCCL_SOCKET_IFNAME")]),
+        (
+            {"NCCL_SOCKET_IFNAME": "lo", "SLURM_NNODES": "2"},
+            False,
+            [("conflict", "NCCL_SOCKET_IFNAME")],
+        ),
         ({"NCCL_SOCKET_IFNAME": "^lo", "SLURM_NNODES": "2"}, False, []),
     ],
 )
@@ -186,7 +198,8 @@ def test_paths(tmp_path, name, value, problems):
 
 
 @pytest.mark.parametrize(
-    "value, absent", [("0,1", False), ("1,2", True), ("GPU-12ab", False), ("", False), ("2", True), ("0, 1", False)]
+    "value, absent",
+    [("0,1", False), ("1,2", True), ("GPU-12ab", False), ("", False), ("2", True), ("0, 1", False)],
 )
 def test_visible_devices(tmp_path, value, absent):
     (tmp_path / "dev").mkdir()
@@ -238,7 +251,9 @@ def test_a_problem_says_in_which_file_it_stands(tmp_path):
     (tmp_path / "nccl.conf").write_text("NCCL_IB_TIMEOUT=99\n")
     machine = Machine()
     machine.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
-    [row] = [row for fact in variables.variable_facts(machine) if fact["name"] == "env.problems" for row in fact["value"]]
+    [row] = [
+        row for fact in variables.variable_facts(machine) if fact["name"] == "env.problems" for row in fact["value"]
+    ]
     assert row["hint"].endswith("(set in %s)" % (tmp_path / "nccl.conf"))
 
 
@@ -255,3 +270,73 @@ def test_what_could_not_be_checked_is_said():
     facts = {fact["name"]: fact["value"] for fact in variables.variable_facts(machine)}
     assert facts["env.problems"] == []
     assert [row["kind"] for row in facts["env.notes"]] == ["unchecked"]
+
+
+@pytest.mark.parametrize(
+    "name, value, nccl, kind, words",
+    [
+        (
+            "NCCL_RAS_TIMEOUT_FACTOR",
+            "0.5",
+            None,
+            None,
+            "",
+        ),  # legal since 2.31: not wrong in all releases
+        ("NCCL_RAS_TIMEOUT_FACTOR", "0.5", (2, 31, 2), None, ""),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "0.5", (2, 27, 5), "value", "2.31.2"),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "2", (2, 27, 5), None, ""),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "-1", None, "value", "above 0"),
+        ("NCCL_RAS_TIMEOUT_FACTOR", "long", (2, 31, 2), "value", "above 0"),
+        ("NCCL_DEBUG", "ATTN", None, None, ""),
+        ("NCCL_DEBUG", "ATTN", (2, 32, 3), None, ""),
+        ("NCCL_DEBUG", "ATTN", (2, 31, 2), "value", "WARN"),
+        ("NCCL_SET_THREAD_NAME", "true", (2, 31, 2), None, ""),
+        ("NCCL_SET_THREAD_NAME", "true", (2, 18, 3), "value", "0 or 1"),
+        ("NCCL_IB_PKEY_VALUE", "0x8001", (2, 31, 2), None, ""),
+        ("NCCL_IB_PKEY_VALUE", "0x18001", (2, 31, 2), "value", "16 bits"),
+        ("NCCL_RUN_DIAGNOSTICS", "1", (2, 31, 2), None, ""),
+        ("NCCL_RUN_DIAGNOSTICS", "1", (2, 27, 5), "unread", "2.31.2"),
+        (
+            "NCCL_RUN_DIAGNOSTICS",
+            "1",
+            (2, 31, 0),
+            None,
+            "",
+        ),  # between two measured releases: not known
+        ("NCCL_CREATE_THREAD_CONTEXT", "1", (2, 30, 7), "unread", "gone"),
+        ("NCCL_CREATE_THREAD_CONTEXT", "1", (2, 28, 9), None, ""),
+        ("NCCL_RUN_DIAGNOSTICS", "1", (2, 40, 1), None, ""),  # newer than what was measured
+    ],
+)
+def test_a_setting_is_judged_by_the_nccl_that_reads_it(name, value, nccl, kind, words):
+    rows = list(settings.check_value(name, value, nccl))
+    assert [row["kind"] for row in rows] == ([kind] if kind else [])
+    assert all(words in row["hint"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("nccl", "words"),
+    [((2, 31, 2), "takes 0"), ((2, 32, 3), "takes its default"), (None, "no effect")],
+)
+def test_what_a_release_makes_of_text_for_a_number_is_said(nccl, words):
+    (row,) = settings.check_value("NCCL_P2P_DISABLE", "yes", nccl)
+    assert words in row["problem"]
+
+
+def test_defaults_are_those_of_a_release():
+    assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 18, 3)) == 18
+    assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 27, 5)) == 20
+    assert nccl_variables.default_in("NCCL_RUN_DIAGNOSTICS", (2, 18, 3)) is None
+    assert nccl_variables.default_in("NCCL_CGA_CLUSTER_SIZE", (2, 31, 2)) is None  # as the program configures it
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("2.27.5+cuda12.9", (2, 27, 5)), ("2.21.5-1", (2, 21, 5)), ("2.14", (2, 14)), ("none", None)],
+)
+def test_versions_are_read(text, version):
+    assert nccl_variables.version_of(text) == version
+
+
+def test_each_variable_of_the_table_is_known_by_name():
+    assert not [name for name in nccl_variables.ROWS if not settings.is_known(name)]

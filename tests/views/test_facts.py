@@ -33,7 +33,7 @@ def cards(case: Case) -> dict[str, str]:
     [
         ("cpu-vm", "GPUs", "No GPU here"),
         ("h200-x4", "GPUs", "GPUs  4 model  NVIDIA H200"),
-        ("h200-x4", "Limits and isolation", "container  docker"),
+        ("container", "Limits and isolation", "container  docker"),
         ("h200-x4", "Software", "kernel  6.18"),
         ("cpu-vm", "Network", "NCCL uses  eth0 gloo uses  lo"),
         ("cpu-vm", "Network", "resolves to 127.0.0.1 on itself, so gloo there would use lo"),

@@ -86,12 +86,15 @@ def container(machine: Machine) -> str | bool:
     for name, kind in CONTAINER_VARIABLES.items():
         if machine.environ.get(name):
             return kind
+    booted = _is_booted(machine)
     for file, kind in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
         try:
             machine.read(file)
-            return kind
         except Unread:
             continue  # not this kind
+        # an image that a virtual machine boots (Firecracker) brings the marker of its maker
+        if not booted:
+            return kind
     try:
         groups = machine.read("/proc/1/cgroup")
     except Unread:
@@ -99,6 +102,24 @@ def container(machine: Machine) -> str | bool:
     match = re.search(r"kubepods|docker|containerd|libpod|lxc|garden", groups)
     if match:
         return {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group())
+    return False
+
+
+def _is_booted(machine: Machine) -> bool:
+    """Whether the kernel itself mounted a disk as the root that this process sees.
+
+    That is the case on a host and in a virtual machine.  A container has mounts of its own, whose
+    root hangs below another one, or is a layered file system.
+    """
+    try:
+        mounts = machine.read("/proc/self/mountinfo", 1 << 20).splitlines()
+    except Unread:
+        return False
+    for mount in mounts:
+        left, _, right = mount.partition(" - ")
+        fields, source = left.split()[:5], right.split()[1:2]
+        if fields[3:] == ["/", "/"] and source and source[0].startswith("/dev/"):
+            return fields[1] == "1"
     return False
 
 

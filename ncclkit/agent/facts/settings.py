@@ -1,9 +1,10 @@
 """Settings that NCCL, torch, gloo and the launcher know, and which are in force.
 
-One setting is checked here by its value alone.
+One setting is checked here by its value, and by the NCCL that reads it where that is known.
 
-Names and ranges are checked against NCCL 2.30.7 and torch 2.13; their sources are the NCCL user
-guide (env.rst), `NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp. NCCL
+Names and ranges are checked against NCCL 2.32.3 and torch 2.13; their sources are the NCCL user
+guide (env.rst), `NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp.  What
+only some releases take is in `SINCE`; `nccl_variables` says which release reads which name. NCCL
 takes the environment, then nccl.conf files by its own simple rules; tests/facts/test_variables.py
 holds what NCCL 2.30.7 itself made of such a file.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import redact
+from .nccl_variables import Version, first_reader, is_read_by, version_of
 from .machine import Absent, Machine, Unread
 
 SCOPE = re.compile(
@@ -52,7 +54,10 @@ NCCL_COMM_SPLIT_SHARE_RESOURCES NCCL_DISABLE_MEM_MANAGER NCCL_ELASTIC_BUFFER_REG
 NCCL_GDAKI_USE_RELIABLE_DB NCCL_IB_OOO_RQ NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS
 NCCL_IB_QUERY_PORT_SPEED NCCL_LL128_C2C NCCL_MLOPART_RDMA_ENABLE NCCL_MULTI_SEGMENT_REGISTER
 NCCL_NET_OPTIONAL_RECV_COMPLETION NCCL_NVB_PRECONNECT NCCL_P2P_EPOCH_ENABLE
-NCCL_SINGLE_PROC_MEM_REG_ENABLE NCCL_SOCKET_INLINE
+NCCL_SINGLE_PROC_MEM_REG_ENABLE NCCL_SOCKET_INLINE NCCL_CE_INTRA_GPU_MEMCPY_ENABLE NCCL_CFT_ENABLE
+NCCL_ENQUEUE_REARCH_ENABLE NCCL_GDAKI_FORCE_MCST NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE
+NCCL_IB_EVENT_BASED_LB NCCL_IB_EVENT_BASED_LB_REMOTE NCCL_IB_SORT_MERGE_NICS
+NCCL_IB_WQE_LATENCY_REPORT NCCL_PROGRESS_COUNTERS NCCL_RUN_DIAGNOSTICS NCCL_RUN_RAS_DIAGNOSTICS
 """.split()
 )
 """Switches: 0, 1, and 2 or a negative number for "automatic" where NCCL has that."""
@@ -72,21 +77,29 @@ NCCL_NCHANNELS_PER_NET_PEER NCCL_NET_OVERHEAD NCCL_NSOCKS_PERTHREAD NCCL_NTHREAD
 NCCL_NVLSTREE_MAX_CHUNKSIZE NCCL_NVLS_CHUNKSIZE NCCL_NVLS_NCHANNELS NCCL_P2P_LL_THRESHOLD
 NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_PXN_LEVEL
 NCCL_PROGRESS_APPENDOP_FREQ NCCL_PROXY_APPEND_BATCH_SIZE NCCL_PROXY_DUMP_SIGNAL
-NCCL_RAS_TIMEOUT_FACTOR NCCL_SOCKET_MIN_TASKSIZE NCCL_SOCKET_NTHREADS NCCL_SOCKET_POLL_TIMEOUT_MSEC
+NCCL_SOCKET_MIN_TASKSIZE NCCL_SOCKET_NTHREADS NCCL_SOCKET_POLL_TIMEOUT_MSEC
 NCCL_SOCKET_RCVBUF NCCL_SOCKET_RETRY_CNT NCCL_SOCKET_RETRY_SLEEP_MSEC NCCL_SOCKET_SNDBUF
 NCCL_UID_STAGGER_RATE NCCL_UID_STAGGER_THRESHOLD NCCL_UNPACK_DOUBLE_NCHANNELS NCCL_WIN_STRIDE
 NCCL_WORK_ARGS_BYTES NCCL_WORK_FIFO_BYTES NCCL_WORK_FIFO_DEPTH NCCL_SHM_LOCALITY
 NCCL_GRAPH_STREAM_ORDERING NCCL_NUM_RMA_CTX NCCL_P2P_MAX_PEERS NCCL_P2P_PER_CHANNEL_NET_BW
 NCCL_P2P_SCHEDULE_GROUP_SIZE NCCL_SHADOW_MEMPOOL_MAX_SIZE NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE
+NCCL_AGG_CHANNEL_SIZE NCCL_CE_CHUNK_SIZE NCCL_CE_COLL_AG_MULTICAST_THRESHOLD
+NCCL_DIAGNOSTICS_ECC_THRESHOLD NCCL_DIAGNOSTICS_IB_BW_TIMEOUT NCCL_GROUP_CUDA_STREAM
+NCCL_HIER_CE_COLL_NUM_CTX NCCL_IB_PKEY_VALUE NCCL_IB_WQE_LATENCY_THRESHOLD_NS NCCL_NUM_RMA_INT_CTX
+NCCL_NVLS_UB_SIZE NCCL_P2P_PER_CHANNEL_REG_NET_BW NCCL_PROGRESS_COUNTER_MONITOR_POLL_MS
+NCCL_PROGRESS_COUNTER_MONITOR_STALE_MS NCCL_PROGRESS_COUNTER_MONITOR_STALE_WARN_SEC
+NCCL_SHM_MEMCPY_MODE NCCL_TOPO_SCATTER_START_NET
 MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK
 """.split()
 )
 
 CHOICES = {
-    "NCCL_DEBUG": "NONE VERSION WARN INFO ABORT TRACE",
+    "NCCL_DEBUG": "NONE VERSION WARN ATTN INFO ABORT TRACE",
+    "NCCL_DEBUG_LEVELS": "VERSION WARN ATTN INFO ABORT TRACE ALL",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS": "VERSION WARN ATTN INFO ABORT TRACE ALL",
     "NCCL_DEBUG_SUBSYS": (
-        "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE RAS "
-        "DESTROY ALL"
+        "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC ALLOC_HOST CALL PROXY NVLS BOOTSTRAP REG"
+        " PROFILE RAS DESTROY ALL"
     ),
     "NCCL_SOCKET_FAMILY": "AF_INET AF_INET6",
     "NCCL_IB_ADDR_FAMILY": "AF_INET AF_INET6",
@@ -102,12 +115,19 @@ CHOICES = {
 """Words in upper case; NCCL and torch compare without regard to case, and NCCL's levels may also be
 numbers."""
 
+WORDS_SINCE: dict[str, tuple[Version, str]] = {
+    "NCCL_DEBUG": ((2, 32, 3), "ATTN"),
+    "NCCL_DEBUG_TIMESTAMP_LEVELS": ((2, 32, 3), "ATTN"),
+    "NCCL_DEBUG_SUBSYS": ((2, 30, 7), "ALLOC_HOST"),
+}
+"""Words of `CHOICES` that only later releases know: the first one known to, and the words."""
+
 TEXTS = set(
     """
 NCCL_CTA_POLICY NCCL_DEV_API_JIT NCCL_IB_DEVICE_PCI_ORDER NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME
 NCCL_NET_GDR_MLOPART NCCL_NET_MERGE_POLICY NCCL_NET_PLUGIN_REF_COUNT NCCL_TOPO_SPLIT_MLOPART
 NCCL_COMM_ID NCCL_CONF_FILE NCCL_CHECK_MODE NCCL_DEBUG_FILE NCCL_DEBUG_TIMESTAMP_FORMAT
-NCCL_DEBUG_TIMESTAMP_LEVELS NCCL_ENV_PLUGIN NCCL_GIN_PLUGIN NCCL_GRAPH_DUMP_FILE
+NCCL_CUDA_PATH NCCL_IB_RAIL_POLICY NCCL_ENV_PLUGIN NCCL_GIN_PLUGIN NCCL_GRAPH_DUMP_FILE
 NCCL_GRAPH_DUMP_FILE_RANK NCCL_GRAPH_FILE NCCL_HOSTID NCCL_IBVERBS_LIB NCCL_IB_ADDR_RANGE
 NCCL_IB_HCA NCCL_MNNVL_UUID NCCL_NET NCCL_NETDEVS_POLICY NCCL_NET_FORCE_MERGE NCCL_NET_PLUGIN
 NCCL_NO_CACHE NCCL_OOB_NET_IFNAME NCCL_PROFILER_PLUGIN NCCL_PROXY_CPUSET NCCL_RAS_ADDR
@@ -147,7 +167,21 @@ TORCH_FR_BUFFER_SIZE TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC
 )
 """Numbers of torch (getCvarInt: std::stoi, which stops at the first other character)."""
 
+FRACTIONS = {"NCCL_RAS_TIMEOUT_FACTOR": (2, 31, 2)}
+"""Whole numbers that may be fractions since a release; they are above 0 in all."""
+
+SWITCH_WORDS = {"NCCL_SET_THREAD_NAME": (2, 30, 7)}
+"""Switches that since a release take ``t``, ``true``, ``f`` and ``false``, too."""
+
+BOOLEANS = ("t", "true", "f", "false")
+
+STRICT = (2, 32, 3)
+"""The first release that takes its default in the place of what is no number; before it is 0."""
+
 RANGES = {
+    "NCCL_IB_PKEY_VALUE": (-1, 0xFFFF, "it is a key of 16 bits, -1 leaves it to NCCL_IB_PKEY"),
+    "NCCL_PROGRESS_COUNTER_MONITOR_POLL_MS": (50, 1 << 31, "these are milliseconds"),
+    "NCCL_PROGRESS_COUNTER_MONITOR_STALE_MS": (1000, 1 << 31, "these are milliseconds"),
     "NCCL_IB_TIMEOUT": (
         1,
         31,
@@ -219,7 +253,13 @@ FAMILIES = (
 """Variables of plugins, or of parts of NCCL that grow with each release: any name with such a start
 counts as known."""
 
-KNOWN = FLAGS | NUMBERS | TEXTS | TORCH_FLAGS | TORCH_NUMBERS | set(CHOICES) | set(RENAMED)
+KNOWN = FLAGS | NUMBERS | TEXTS | TORCH_FLAGS | TORCH_NUMBERS
+KNOWN |= set(FRACTIONS) | set(CHOICES) | set(RENAMED)
+
+
+def is_known(name: str) -> bool:
+    """Whether some release of NCCL or torch reads the variable, as far as ncclkit knows."""
+    return name in KNOWN or name.startswith(FAMILIES)
 
 
 Problem = dict[str, Any]
@@ -230,9 +270,15 @@ def problem(kind: str, name: str, value: str, what: str, hint: str) -> Problem:
     return {"kind": kind, "name": name, "value": value, "problem": what, "hint": hint}
 
 
-def check_value(name: str, value: str) -> Iterator[Problem]:
-    """What is wrong with one setting; at most one row."""
-    if name in RENAMED:
+def check_value(name: str, value: str, nccl: Version | None = None) -> Iterator[Problem]:
+    """What is wrong with one setting; at most one row.
+
+    `nccl` is the release that reads it.  Where it is not known, only what is wrong in all releases
+    is a problem.
+    """
+    if nccl is not None and name.startswith("NCCL_") and is_read_by(name, nccl) is False:
+        yield _unread_problem(name, value, nccl)
+    elif name in RENAMED:
         yield problem("renamed", name, value, "an old name", "today's name is %s" % RENAMED[name])
     elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in KNOWN:
         yield from _unknown_problems(name, value)
@@ -240,8 +286,10 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
         yield problem(
             "value", name, value, "the quotation marks belong to the value", "write it without them"
         )
+    elif name in FRACTIONS:
+        yield from _fraction_problems(name, value, nccl)
     elif name in FLAGS | NUMBERS:
-        yield from _integer_problems(name, value)
+        yield from _integer_problems(name, value, nccl)
     elif name in TORCH_FLAGS and value.strip().lower() not in TORCH_WORDS:
         what = "no switch value: torch ends with 'Invalid value for environment variable'"
         yield problem("value", name, value, what, "write 0 or 1")
@@ -251,7 +299,30 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
     elif name in TORCH_NUMBERS:
         yield from _range_problems(name, value, int(re.findall(r"[-+]?\d{1,20}", value)[0]))
     elif name in CHOICES:
-        yield from _choice_problems(name, value)
+        yield from _choice_problems(name, value, nccl)
+
+
+def _unread_problem(name: str, value: str, nccl: Version) -> Problem:
+    what = "NCCL %s does not read it, so it has no effect" % ".".join(str(part) for part in nccl)
+    since = first_reader(name)
+    hint = "it is gone: unset it"
+    if since and nccl < (version_of(since) or ()):
+        hint = "NCCL %s and later do" % since
+    return problem("unread", name, value, what, hint)
+
+
+def _fraction_problems(name: str, value: str, nccl: Version | None) -> Iterator[Problem]:
+    """A factor above 0, which older releases took as a whole number."""
+    since = FRACTIONS[name]
+    if not re.fullmatch(r"\s*\+?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,3})?\s*", value):
+        what = "no positive number, so NCCL takes its default"
+        yield problem("value", name, value, what, "write a number above 0")
+    elif float(value) == 0:
+        yield problem("value", name, value, "not above 0", "write a number above 0")
+    elif nccl is not None and nccl < since and integer(value) is None:
+        what = "no whole number, which this NCCL expects"
+        hint = "fractions are taken since NCCL %s" % ".".join(str(part) for part in since)
+        yield problem("value", name, value, what, hint)
 
 
 def integer(value: str) -> int | None:
@@ -266,15 +337,22 @@ def integer(value: str) -> int | None:
     return int(value, 16 if "x" in value else 10)
 
 
-def _integer_problems(name: str, value: str) -> Iterator[Problem]:
+def _integer_problems(name: str, value: str, nccl: Version | None) -> Iterator[Problem]:
     """Switches and numbers of NCCL and the launcher."""
     found = integer(value)
     switch = name in FLAGS
+    since = SWITCH_WORDS.get(name)
+    if since and (nccl is None or nccl >= since) and value.strip().lower() in BOOLEANS:
+        return
     if found is None:
+        what = "no number, so it is refused or has no effect"
+        if nccl is not None and name.startswith("NCCL_"):
+            taken = "its default" if nccl >= STRICT else "0"
+            what = "no number, in whose place this NCCL takes %s" % taken
         hint = "write a whole number"
         if switch:
             hint = "write 0 or 1"
-        yield problem("value", name, value, "no number, so it is refused or has no effect", hint)
+        yield problem("value", name, value, what, hint)
     elif switch and not -2 <= found <= 2:
         yield problem("value", name, value, "not a switch value", "write 0 or 1")
     else:
@@ -316,8 +394,10 @@ def _unknown_problems(name: str, value: str) -> Iterator[Problem]:
         )
 
 
-def _choice_problems(name: str, value: str) -> Iterator[Problem]:
+def _choice_problems(name: str, value: str, nccl: Version | None) -> Iterator[Problem]:
     allowed = CHOICES[name].split()
+    if nccl is not None and name in WORDS_SINCE and nccl < WORDS_SINCE[name][0]:
+        allowed = [word for word in allowed if word not in WORDS_SINCE[name][1].split()]
     if re.fullmatch(r"-?\d+", value.strip()) and not name.startswith("TORCH_D"):
         return  # levels may be numbers
     # NCCL_ALGO=allreduce:tree,ring;broadcast:^ring   NCCL_DEBUG_SUBSYS=^NET,INIT

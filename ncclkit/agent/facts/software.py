@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from .machine import Fact, Machine, Unread, attempt, known, unread
+from .nccl_variables import version_of
 
 SYSTEM = (
     "/usr/lib/x86_64-linux-gnu",
@@ -304,7 +305,21 @@ def _nccl_facts(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     if rows is None:
         yield unread("software.nccl", found["why"], source=SEARCHED)
     else:
-        yield _winning_fact(rows, said)
+        winner = _winning_fact(rows, said)
+        yield winner
+        yield from _image_facts(machine, winner["value"])
+
+
+def _image_facts(machine: Machine, winner: Any) -> Iterator[Fact]:
+    """The NCCL that an image names and that is not the one that wins.
+
+    Images of NVIDIA set NCCL_VERSION for their own library; NCCL never reads it.
+    """
+    named = version_of(machine.environ.get("NCCL_VERSION", ""))
+    loaded = version_of(str(winner or ""))
+    if named and loaded and named != loaded:
+        text = ".".join(str(part) for part in named)
+        yield known("software.nccl.image", text, source="NCCL_VERSION; %s wins" % winner)
 
 
 def _winning_fact(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:

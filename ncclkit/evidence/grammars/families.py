@@ -1,17 +1,20 @@
 """Which family an NCCL warning belongs to.
 
-The texts are those in the sources of NCCL 2.4 to 2.30.
+The texts are those of NCCL 2.4 to 2.32; `tests/bench/messages.py` measures how many of a release
+have a family.  The order matters: first what names a fault of the machine or the network, then what
+names a part of NCCL, last what says nothing by itself (`says_nothing.txt`).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ncclkit.evidence.grammars.grammar import parse_int
 
-FAMILIES: tuple[tuple[str, str], ...] = (
+NAMED: tuple[tuple[str, str], ...] = (
     (
         "fd",
         (
@@ -27,7 +30,32 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         r"|unsupported toolchain|cuda driver is a stub|forward compatibility",
     ),
     ("duplicate_gpu", r"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
-    ("version", r"Mismatched NCCL version|NCCL version mismatch|undefined symbol"),
+    (
+        "version",
+        r"Mismatched NCCL (?:git )?version|NCCL version mismatch|undefined symbol"
+        r"|compiled with (?:too old version of |)NCCL",
+    ),
+    # a structure that the program hands over without initializing it, which has a magic, too
+    (
+        "usage",
+        r"ncclCollConfig_t|must be initialized via|not initialized via|config->algSelection"
+        r"|Comm config netName|FP8 reduction",
+    ),
+    # what a part of NCCL says of itself, with the word of a fault in it
+    (
+        "own_check",
+        r"wc->opcode ==|unable to allocate (?:requests|subtasks|socket RMA)|CollNet (?:head|sizes)"
+        r"|Invalid (?:CollNet|UDS)|Unknown device code"
+        r"|GetFd: pass NULL|arena (?:failed|divergence)|retired range|exceeds slice|NVLS MC group",
+    ),
+    ("fallback", r"disabling CollNet"),
+    ("registration", r"(?:failed to|deregister) (?:IPC|NET|NVLS|COLLNET) |[Dd]eregister: "),
+    ("setting", r"MNNVL is not supported|NCCL_NVLS_ENABLE has been set"),
+    ("topology", r"NVLS graph|TOPO/NET|NET/TOPO"),
+    ("window", r"\bCFT\b|\bLSA\b|[Mm]ulticast support requested"),
+    ("side_plugin", r"(?:env|profiler|tuner) plugin \S+ is|Profiler init failed"),
+    ("one_sided", r"\b(?:GIN|RMA) (?:VA|plugin|strong|backend|v\d)|\b(?:gin|rma)Plugin|GIN/Plugin"),
+    ("ib_device", r"NET/MLX5"),
     ("net_mismatch", r"mixed local (?:Net|CollNet) device counts"),
     (
         "no_interface",
@@ -45,12 +73,20 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         "size_mismatch",
         r"message truncated : receiving|collective mismatch error|posted incorrect receive info",
     ),
-    ("foreign", r"wrong magic|wrong type|magic mismatch"),
-    ("ib_completion", r"Got completion (?:from|with)|IBV_WC_|retry count exceeded"),
+    (
+        "foreign",
+        r"wrong magic|wrong type|magic mismatch|Wrong socket type|[Hh]andshake receive"
+        r"|closed before (?:socket hello|magic handshake)",
+    ),
+    ("ib_completion", r"Got completion (?:from|with)|=IBV_WC_|retry count exceeded"),
     (
         "ib_async",
         r"[Aa]sync (?:fatal )?(?:error )?event|non-fatal async|GID table changed"
         r"|communicator encountered a fatal error|marked as failed",
+    ),
+    (
+        "ib_pkey",
+        r"not found in PKey table",
     ),
     (
         "ib_setup",
@@ -68,6 +104,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     ("p2p", r"P2P is disabled|failed to peer with device|peer access"),
     ("plugin", r"^NET/(?!IB\b|Socket\b)\w"),  # an external network says what its own calls came to
+    ("proxy", r"Failed to set CUDA device"),
     ("uds", r"UDS|ncclProxyClientGetFd|Binding to socket|IpcSocket"),
     ("socket_connect", r"[Cc]onnect to \S+ failed"),
     (
@@ -83,7 +120,10 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         r"|exceeded (?:error )?retr|exceeded .{0,300}timeouts"
         r"|Connection refused|No route to host|Network is unreachable",
     ),
-    ("cuda", r"Cuda failure|CUDA failure|cudaIpc|CUDA calloc|CUDA error"),
+    (
+        "cuda",
+        r"Cuda failure|CUDA failure|cudaIpc|CUDA (?:host |)[mc]?alloc|CUDA error",
+    ),
     ("memory", r"malloc\(|Allocation failed|Unrecoverable error|Failed to malloc"),
     (
         "plugin",
@@ -91,7 +131,8 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (
         "algorithm",
-        r"no algorithm/protocol|FP8 reduction|CollNet|No transport found|NCCL_ALGO|NCCL_PROTO",
+        r"[Nn]o algorithm/protocol|no symmetric kernel available|algSelection|CollNet"
+        r"|No transport found|NCCL_ALGO|NCCL_PROTO",
     ),
     (
         "usage",
@@ -105,7 +146,84 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     ("ras", r"\bRAS\b"),
     ("proxy", r"\[Proxy Service|\[Service thread\]|Proxy Call to rank|abort state|[Pp]roxy"),
+    # ---- what names a part of NCCL, and so where to look
+    (
+        "failover",
+        r"[Rr]esiliency|[Pp]ort recovery|functional device|replacement QP|error is fatal"
+        r"|Failed QP index|GoToPrevState|alive message",
+    ),
+    (
+        "ib_device",
+        r"NET/IB ?:.{0,200}(?:virtual (?:NIC|device)|vNic|[Mm]erge|physical device|link type"
+        r"|IP interface|mlx5dv|properties for|OOO RQ|SUBNET_PREFIX|Ip address|unknown event|GID)"
+        r"|remote FLID|mlx5dv_",
+    ),
+    (
+        "one_sided",
+        r"\bRMA\b|\bGIN\b|GDAKI|DOCA|doca_|nccl(?:Put|Wait|)Signal|Signal index|DevComm\b"
+        r"|ordering_semantic|NCCL_GIN_|active_mtu|\bGin\b|NET/IB/GIN|gdaki",
+    ),
+    (
+        "window",
+        r"\b[Ww]indow\b|\bLSA\b|lsaRank|\bCFT\b|hostCftMode|[Mm]ultimem"
+        r"|[Ss]ymmetric (?:memory|register|registration)|symmetric_sched|COUNTED|UC team|MC team"
+        r"|communicator properties|Dev comm|MCBasePtr|cuMem segments|\bsegments?\b|team boundar",
+    ),
+    ("memory_manager", r"MemManager|Memory (?:suspend|resume)"),
+    ("encryption", r"ncclCrypt|\bTLS\b|ncclSetEncryption|encryption mode"),
+    ("gdrcopy", r"\bgdr_\w+\(|gdr_pin_buffer|GDRCOPY|DMA-BUF (?:fd|mapping)|gdrwrap"),
+    ("nvml", r"nvml\w{1,60}\(|libnvidia-ml|NVML device handle"),
+    (
+        "library",
+        r"dlv?sym failed|OsDlsym failed|missing symbol|PFN functions|Failed to find CUDA library"
+        r"|^Retrieve \S|cuDriverGetVersion|lib wrapper not initialized",
+    ),
+    (
+        "graph_capture",
+        r"[Cc]aptured|strong stream|graph id|[Ll]aunch-completion|graphStreamOrdering=",
+    ),
+    (
+        "setting",
+        r"NCCL_\w{1,60}(?:=\S{1,60}|) (?:is (?:too|being|greater|larger)|has invalid|exceeds)"
+        r"|value # is too big|maximum allowed|Invalid value|unknown value|not a valid value"
+        r"|upper limit|larger than maxCTAs|Invalid \S+ # \(m|User asked for a m"
+        r"|must have a prefix|Unrecognized (?:element|prefix) token|config->|CTAPolicy"
+        r"|Ignoring SHM locality|netDevs policy|policy MAX|Invalid NCCL_|NCCL_\w{1,60}' is too"
+        r"|'NCCL_\w{1,60}=\S{1,60}' is too|Invali[gd] config|network \S+ not found",
+    ),
+    (
+        "topology",
+        r"\bXML\b|TOPO/NET|ncclTopo|GetXml|FuseXmls|not dumping topology|\brails?\b|plane ID"
+        r"|MLOPart|netMasks|NET devices from|fused NIC|Fusing NET|KV Convert|Attribute \S+ of node"
+        r"|[Cc]ould not find (?:NET|any local|a path|gpu|id|intermediate|local GPU|net id|node|rev "
+        r"|real path|CPU|DEV|GPU|PCI)|reverse path|No path computed|Path has|Error : ring "
+        r"|tree already has|Topo links|nodes of type|store found nodes|requires NIC|topology node"
+        r"|network properties snapshot|name \S+ too long|value \S+ too long|find GPU/CPU"
+        r"|hostHash|Set CPU affinity",
+    ),
+    ("registration", r"registration already|memory registration size|failed to register userbuff"),
+    (
+        "usage",
+        r"ncclRedOp|reduction operation|improper usage|ncclCommGrow|ncclCommGetUniqueId should"
+        r"|[Ii]nvalid device\b|exceeds ndev|Either none or all|Child comms|Split shares"
+        r"|Data type supplied|pointer check|Invalid group|diviser of",
+    ),
+    ("address", r"^Net : |getting address info"),
+    (
+        "system_call",
+        r"[Cc]all to \w|Thread (?:creation|join) failed|sched_[gs]etaffinity|close failed"
+        r"|Socket creation failed|poll\(\) (?:failed|returned)|random_device|waiting for pthread_",
+    ),
+    ("kernel_launch", r"maxSharedMem|hostStreamPlanCallback"),
+    ("monitor", r"progress counter monitor"),
 )
+"""Names of families and what their texts hold, the first that fits; in our words, by meaning."""
+_LISTED = [
+    tuple(cell.strip() for cell in row.split("|", 1))
+    for row in Path(__file__).with_name("says_nothing.txt").read_text("utf-8").splitlines()
+    if row and not row.startswith("#")
+]
+FAMILIES: tuple[tuple[str, str], ...] = (*NAMED, *((name, pattern) for name, pattern in _LISTED))
 _FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 
 # transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with \
@@ -234,8 +352,12 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("hint", "HINT: ", r"HINT: "),
     # Failed to open libibverbs.so[.1]
     ("no_ib_library", "Failed to open libibverbs", r"Failed to open libibverbs"),
-    # socket magic mismatch … discarding
+    # socketFinalizeAccept from 10.0.0.9<4711>: socket magic mismatch (peer 0x5448202f20544547 != \
+    #   expected 0x1), discarding peer connection
     ("foreign", "magic mismatch", r"magic mismatch"),
+    # socketFinalizeAccept: peer 10.0.0.9<4711> closed before magic handshake, discarding
+    # socketFinalizeAccept: handshake receive from 10.0.0.9<4711> failed, discarding peer connection
+    ("foreign", ", discarding", r", discarding"),
     # Stack size limit (unlimited) is unsafe; will use 8192KB for newly launched threads
     ("stack_size", "Stack size limit", r"Stack size limit"),
     # Receiver got a completion for a CTS but retrieved an 'unused' request (2.29+): may hang \

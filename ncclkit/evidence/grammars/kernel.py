@@ -30,6 +30,17 @@ def _switch(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
+def _xid_on_host(match: re.Match[str], data: Data, line: Line) -> Data:
+    """What NCCL found in the kernel log of a host, which need not be the one that says so."""
+    line.host = data.pop("host") or line.host
+    return data | {"bus": ""}
+
+
+def _sxid_on_host(match: re.Match[str], data: Data, line: Line) -> Data:
+    line.host = data.pop("host") or line.host
+    return data | {"bus": "", "fatal": data["fatal"].lower() == "fatal"}
+
+
 def _state(match: re.Match[str], data: Data, line: Line) -> Data:
     return {
         "device": match["device"],
@@ -63,6 +74,26 @@ RULES: tuple[Rule, ...] = (
         "Xid (",
         r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)",
         make=_xid,
+    ),
+    # node1:4711 NCCL DIAG [INFO] Xid 79 detected 1 time on host node2. For the recommended \
+    #   response, see the NVIDIA Xid documentation: https://docs.nvidia.com/deploy/xid-errors
+    # Xid 79 detected on GPU 3
+    rule(
+        "kernel.xid",
+        " detected",
+        r"(?<!S)\bXid (?P<xid>\d{1,4}) detected\b(?P<message>(?: (?:at least )?\d{1,9} times?)?"
+        r"(?: on host (?P<host>[\w.-]{1,255}?)\.(?= |$))?.*)",
+        make=_xid_on_host,
+    ),
+    # node1:4711 NCCL DIAG [INFO] SXid 20034 detected 2 times (NVSwitch driver reported Fatal, \
+    #   link(s) {30}) on host node2. See the NVIDIA Fabric Manager documentation
+    rule(
+        "kernel.sxid",
+        " detected",
+        r"\bSXid (?P<sxid>\d{1,6}) detected (?P<message>[^(]{0,60}\(NVSwitch driver reported"
+        r" (?P<fatal>[\w-]{1,20}), link\(s\)[^)]{0,300}\)"
+        r"(?: on host (?P<host>[\w.-]{1,255}?)\.(?= |$))?.*)",
+        make=_sxid_on_host,
     ),
     # nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
     rule(

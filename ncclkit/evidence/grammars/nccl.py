@@ -1,4 +1,4 @@
-"""The grammar of NCCL's own log, 2.4 to 2.30."""
+"""The grammar of NCCL's own log, 2.4 to 2.32."""
 
 from __future__ import annotations
 
@@ -220,16 +220,20 @@ PLAN: tuple[Rule, ...] = (
 
 # [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text
 # node-1:7186:7190 [3] NCCL INFO text
-ENVELOPE = re.compile(
+_PLACE = (
     r"(?:(?<![^\s:\[\]()<>])(?P<host>[^\s:\[\]()<>]{1,255}) ?:(?P<pid>\d{1,10}):-?\d{1,20} )?(?:\["
     r"(?P<dev>-?\d{1,4})\] )?"
     r"(?:(?<!\S)(?P<file>[\w./-]{1,200}\.\w{1,4}):(?P<line>\d{0,7}) ?(?:\((?P<func>[^()]{1,200}"
     r"(?:\([^()]{0,200}\)[^()]{0,200})?)\) )?)?"
-    r"NCCL WARN (?P<message>.*)$"
 )
+"""Host, process, device and source line in front of the level."""
+ENVELOPE = re.compile(_PLACE + r"NCCL WARN (?P<message>.*)$")
+# [2026-11-26 19:22:09] node-1:7186:7190 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN text
+ATTENTION = re.compile(_PLACE + r"NCCL ATTN (?P<message>.*)$")
+"""The level between WARN and INFO, since 2.32."""
 HEAD = re.compile(
     r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} (?:.{0,400}?NCCL"
-    r" (?:INFO|WARN|CALL|TRACE) |\[\d{1,4}\] INFO )"
+    r" (?:INFO|WARN|ATTN|CALL|TRACE) |\[\d{1,4}\] INFO )"
 )
 
 CLOCK = re.compile(
@@ -264,6 +268,32 @@ def _destroy(match: re.Match[str], data: Data, line: Line) -> Data:
         "how": data["how"].lower(),
         "phase": "start" if data["phase"] == "START" else "done",
     }
+
+
+TRUE = 1
+"""Of two bits of a health mask: 0 is not supported, 2 is false."""
+FLAGS = {2: "route recovery", 4: "an unhealthy route", 6: "recovery of a timed-out access"}
+"""Bit of a health mask → what is under way or wrong where it is true."""
+CONFIGURATIONS = {
+    2: "a wrong system GUID",
+    3: "a wrong chassis serial number",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "GPU firmware that does not fit",
+    7: "a wrong location",
+    8: "a GPU in an invalid state",
+}
+"""Bits 8 to 11 of a health mask → what is wrong; 0 is not supported, 1 is none."""
+
+
+def _fabric(match: re.Match[str], data: Data, line: Line) -> Data:
+    """The health of a GPU's fabric, in fields of two and four bits (NVML's nvml.h)."""
+    mask = int(data.pop("mask"), 16)
+    troubles = [words for bit, words in FLAGS.items() if mask >> bit & 3 == TRUE]
+    wrong = CONFIGURATIONS.get(mask >> 8 & 15)
+    if wrong:
+        troubles.append(wrong)
+    return data | {"degraded": mask & 3 == TRUE, "troubles": troubles}
 
 
 def _bootstrap(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -334,6 +364,14 @@ INFO: tuple[Rule, ...] = (
             make=_destroy,
         )
         for anchor in ("- Destroy COMPLETE", "- Abort ", "- Revoke ")
+    ),
+    # MNNVL busId 0x1b000 fabric UUID 5d1.77a cliqueId 0x7ffe state 3 healthMask 0x5aa
+    rule(
+        "nccl.fabric",
+        "healthMask",
+        r"MNNVL busId (?P<bus>0x[0-9a-f]{1,16}) .{0,200}?state (?P<state>\d{1,3}) healthMask"
+        r" (?P<mask>0x[0-9a-f]{1,8})\b",
+        make=_fabric,
     ),
     # NCCL_SOCKET_IFNAME set by environment to eth0.
     rule(
@@ -513,6 +551,9 @@ OTHER: tuple[Rule, ...] = (
     # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory \
     #   segment /dev/shm/nccl-Ab (size 9637888)
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
+    # [2026-11-26 19:22:09] node-1:27142:27142 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN \
+    #   Invalid value abc for NCCL_SOCKET_RCVBUF, using default -1.
+    rule("nccl.attn", "NCCL ATTN", ATTENTION.pattern, make=_warn),
     VERSION,
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000
     # (what torch repeats of a warning, where a launcher or a log library tore it from its envelope)

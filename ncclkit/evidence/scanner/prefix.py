@@ -30,7 +30,10 @@ def moment(text: str, year: datetime | None = None) -> float | None:
 
     It is local time, as NCCL and torch print it; `year` is the file's last change.
     """
-    match = STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None)
+    match = STAMP.match(text)
+    # NCCL's own stamp stands behind what a launcher wrote in front of it
+    if match is None and ("NCCL WARN" in text or "NCCL ATTN" in text):
+        match = STAMP.search(text)
     if match:
         return _seconds_of_parts([int(part) for part in match.groups()[:6]], match[7])
     match = DMESG.match(text)
