@@ -98,7 +98,7 @@ def rehearsal_view(rehearsed: Rehearsal) -> View:
         badge(symbol, word, mark),
         edge,
         numbers,
-        rehearsed.notes,
+        rehearsed.remarks,
     )
     body = join(answer.banner(), _stands_table(rehearsed), _first_step(rehearsed))
     return View(rehearsed.sentence, body, titled=False)

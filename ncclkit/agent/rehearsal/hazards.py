@@ -1,4 +1,4 @@
-"""What passes in a rehearsal and need not pass on NCCL: an order that ranks do not share.
+"""What passes in a rehearsal and need not pass on NCCL: orders that differ, GPUs that are shared.
 
 Kernels of two groups run on the same GPU, so torch asks for one order of their calls on all ranks.
 Two calls are in another order on some ranks only where one of them is not waited for: else the
@@ -82,6 +82,31 @@ def _two_orders(ours: Calls, theirs: Calls) -> TwoOrders | None:
     if len(groups) < 2:
         return None
     return TwoOrders(first, second)
+
+
+class GpuWatch:
+    """Finds ranks of one host that communicate from one GPU: NCCL refuses that."""
+
+    def __init__(self, host_ranks: int, judges: bool) -> None:
+        self.found: dict[int, Call] = {}
+        """Rank → its call, of the first collective in which ranks share a GPU."""
+        self._host_ranks = host_ranks
+        self._judges = judges
+
+    def add_released(self, calls: Calls) -> None:
+        """A collective, or a send with its recv, is released."""
+        if self.found or not self._judges:
+            return
+        sharing: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for rank, call in calls.items():
+            if call.gpu:
+                sharing[rank // self._host_ranks, call.gpu].append(rank)
+        # each with its own is the usual case
+        if len(sharing) == len(calls):
+            return
+        for ranks in sharing.values():
+            if len(ranks) > 1:
+                self.found.update((rank, calls[rank]) for rank in ranks)
 
 
 class ThreadWatch:

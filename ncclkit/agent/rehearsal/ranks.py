@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from ..run import processes
-from .calls import call_of
+from .calls import Call, call_of
 from .connection import Connection
 from .coordinator import STATUS, Coordinator, Ending, Released, Ruling
 from .long_waits import WaitTimes
@@ -82,6 +82,7 @@ def _judge_program(
         host_ranks=options["host_ranks"],
         steps=options["steps"],
         folder=folder,
+        shown_gpus=options["shown_gpus"],
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
@@ -143,18 +144,24 @@ def write_verdict(
     for rank, ending in verdict.endings.items():
         endings[rank] = ending._asdict()
     answer = verdict._asdict()
-    later = {}
-    for rank, call in verdict.later.items():
-        later[rank] = dict(call._asdict(), words=call.words)
     answer["calls"] = calls
-    answer["later"] = later
+    answer["later"] = _records_of(verdict.later)
+    answer["shared"] = _records_of(verdict.shared)
     answer["endings"] = endings
     answer["figures"] = figures
     # by this key the file is known, wherever it lies
     answer["ncclkit_rehearsal"] = 1
     answer["world"] = options["ranks"]
+    answer["host_ranks"] = options["host_ranks"]
     processes.write_whole(options["answer"], json.dumps(answer))
     return STATUS[verdict.kind]
+
+
+def _records_of(calls: dict[int, Call]) -> dict[int, dict[str, Any]]:
+    records = {}
+    for rank, call in calls.items():
+        records[rank] = dict(call._asdict(), words=call.words)
+    return records
 
 
 class RankServer:
@@ -162,7 +169,7 @@ class RankServer:
 
     def __init__(self, program: Program, job_timeout: float) -> None:
         self.program = program
-        self.coordinator = Coordinator(program.ranks)
+        self.coordinator = Coordinator(program.ranks, program.host_ranks, program.shown_gpus)
         self.times = WaitTimes(job_timeout)
         self.posts = 0
         self.judged = 0.0
@@ -211,6 +218,10 @@ class RankServer:
         os.environ["GROUP_RANK"] = str(host)
         hosts, _ = divmod(self.program.ranks - 1, self.program.host_ranks)
         os.environ["GROUP_WORLD_SIZE"] = str(hosts + 1)
+        if self.program.shown_gpus in ("own", "first"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(local)
+        if self.program.shown_gpus == "first":
+            os.environ["LOCAL_RANK"] = "0"
         try:
             ending = run_program(connection, self.program)
         except BaseException as error:
