@@ -65,6 +65,8 @@ class Rehearsal:
     """What could not be decided, a sentence each."""
     shared: tuple[Stand, ...] = ()
     """Ranks of a host that communicate from one GPU, and the line that chose it."""
+    lanes: tuple[Mapping[str, Any], ...] = ()
+    """The last calls of each rank, as `ncclkit.agent.rehearsal.lanes` records them."""
 
     @property
     def status(self) -> int:
@@ -247,6 +249,7 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         folder=str(path.parent),
         figures=answer["figures"],
         notes=tuple(answer["notes"]),
+        lanes=tuple(answer["lanes"]),
         shared=_shared_gpus(answer["shared"], int(answer["host_ranks"]), ranks),
     )
 
