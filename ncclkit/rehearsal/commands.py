@@ -118,8 +118,18 @@ def _of_torchrun(program: str, words: Sequence[str], ranks: int) -> ScriptComman
         words=_script_behind("torchrun", options, words),
         ranks=ranks,
         host_ranks=min(ranks, host_ranks),
+        env=_told_by_torchrun(options),
         shown_gpus="first" if ALONE in options else "all",
     )
+
+
+def _told_by_torchrun(options: Mapping[str, str]) -> dict[str, str]:
+    """What a rank asks about its restarts: a rehearsal is the first start."""
+    return {
+        "TORCHELASTIC_MAX_RESTARTS": options.get("max-restarts", "0"),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": options.get("rdzv-id", "rehearsal"),
+    }
 
 
 def _of_accelerate(program: str, words: Sequence[str], ranks: int) -> ScriptCommand:

@@ -301,6 +301,35 @@ def test_beside_another_fault_shared_gpus_are_told_too():
     assert verdict is not None and (verdict.kind, list(verdict.shared)) == ("mismatch", [0, 1])
 
 
+@pytest.mark.parametrize(
+    ("lines", "notes"),
+    [
+        # each rank's lines, one after the other
+        (["ab", "ba", "ab"], 1),
+        (["ab", "ab", "ab"], 0),
+        # one rank gives in turn, the others give nothing
+        (["abb", "bab", "bba"], 0),
+        (["ab", "ba"], 0),
+        (["aa", "bb", "bb"], 0),
+        # another collective lies between them
+        (["acb", "bca", "acb"], 0),
+    ],
+)
+def test_calls_in_the_other_order_that_fit_are_noted(lines, notes):
+    members = tuple(range(len(lines)))
+    coordinator = Coordinator(len(lines))
+    for number in range(len(lines[0])):
+        for rank, own in enumerate(lines):
+            place = f"train.py:{own[number]}"
+            ask(coordinator, rank, call(number + 1, members=members, place=place))
+    for rank in members:
+        coordinator.end_rank(rank, Ending("ended", "ended"))
+    verdict = coordinator.verdict
+    assert verdict is not None and (verdict.kind, len(verdict.notes)) == ("agree", notes)
+    for note in verdict.notes:
+        assert note.startswith("Rank 1 calls all_reduce at train.py:")
+
+
 def test_gradients_meet_zeros_of_nobody():
     """As under `join()`, where a rank without data answers for the model."""
     coordinator = Coordinator(4)

@@ -29,7 +29,7 @@ from .calls import (
     passes_silently,
     unequal_pairs,
 )
-from .hazards import GpuWatch, OrderWatch, ThreadWatch
+from .hazards import GpuWatch, OrderWatch, SwapWatch, ThreadWatch
 from .waiting import WaitingRanks
 
 
@@ -178,6 +178,7 @@ class Coordinator:
         self._waiting = self._waits.calls
         self._orders = OrderWatch()
         self._threads = ThreadWatch()
+        self._swaps = SwapWatch()
         self._gpus = GpuWatch(host_ranks or world, shown_gpus in ("all", "unknown"))
         self._shown_gpus = shown_gpus
 
@@ -290,6 +291,7 @@ class Coordinator:
         group.remove_first()
         self._compare_order(calls)
         self._gpus.add_released(calls)
+        self._swaps.add_released(calls)
         return self._let_go(calls)
 
     def _compare_order(self, calls: dict[int, Call]) -> None:
@@ -447,7 +449,7 @@ class Coordinator:
             ranks=tuple(sorted(shared)),
             endings=dict(self.endings),
             why=why,
-            notes=tuple(self._threads.notes()),
+            notes=(*self._threads.notes(), *self._swaps.notes()),
         )
 
     def _tell_mismatch(self, calls: dict[int, Call], field: str) -> None:

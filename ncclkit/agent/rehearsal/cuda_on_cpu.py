@@ -16,7 +16,7 @@ from torch.distributed.fsdp import _flat_param
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from . import batch_norm, gpu_choice
+from . import batch_norm, gpu_choice, lightning_on_cpu
 from .connection import ScriptAsked
 
 CPU = torch.device("cpu")
@@ -194,6 +194,7 @@ def map_gpus(ranks: int) -> None:
     # a graph would be traced for GPUs; without one the same is computed
     dynamo_config.disable = True
     batch_norm.map_batch_norm()
+    lightning_on_cpu.map_lightning()
     _CpuInPlaceOfCuda().__enter__()
 
 

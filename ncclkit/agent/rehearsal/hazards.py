@@ -109,6 +109,59 @@ class GpuWatch:
                 self.found.update((rank, calls[rank]) for rank in ranks)
 
 
+class SwapWatch:
+    """Notes two calls that some ranks make in the other order, and that fit all the same.
+
+    Nobody knows whether their values are two things: who adds zeros in turn does the same.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, frozenset[int]]] = {}
+        """Group → the lines of its last collective, with their ranks; empty of one line."""
+        self._notes: dict[frozenset[str], str] = {}
+
+    def add_released(self, calls: Calls) -> None:
+        """A collective is released."""
+        first = next(iter(calls.values()))
+        sides = _ranks_by_line(calls)
+        before = self._last.get(first.group, {})
+        self._last[first.group] = sides
+        # of two ranks that take turns nothing can be told apart
+        if len(calls) < 3 or len(sides) != 2:
+            return
+        one, other = sides
+        if before == {one: sides[other], other: sides[one]}:
+            self._notes.setdefault(frozenset(sides), _swap_in_words(first.op, sides))
+
+    def notes(self) -> list[str]:
+        """A sentence for each pair of lines."""
+        return list(self._notes.values())
+
+
+def _ranks_by_line(calls: Calls) -> dict[str, frozenset[int]]:
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for rank, call in calls.items():
+        ranks[call.place].add(rank)
+    if len(ranks) < 2:
+        return {}
+    return {place: frozenset(members) for place, members in ranks.items()}
+
+
+def _swap_in_words(op: str, sides: Mapping[str, frozenset[int]]) -> str:
+    (few, ranks), (many, _) = sorted(sides.items(), key=_by_size)
+    named = ", ".join(str(rank) for rank in sorted(ranks))
+    return (
+        "Rank %s calls %s at %s where the others call it at %s, and the other way round next to"
+        " it: if these are not the same values, the results are wrong without a word."
+        % (named, op, few, many)
+    )
+
+
+def _by_size(side: tuple[str, frozenset[int]]) -> int:
+    _, ranks = side
+    return len(ranks)
+
+
 class ThreadWatch:
     """Notes groups that several threads of one rank use."""
 

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
 from . import gpu_choice
@@ -792,7 +793,9 @@ def _replace_init() -> None:
             kwargs.update(_usual_store(kwargs))
         return real("rehearsal", *args, **kwargs)
 
-    dist.init_process_group = c10d.init_process_group = init_process_group
+    # a mesh makes the first group by itself where a script has made none
+    for module in (dist, c10d, device_mesh):
+        vars(module)["init_process_group"] = init_process_group
 
 
 def _means_environment(
