@@ -51,6 +51,7 @@ _FORMS = {
     "live_test": "views.live:live_test",
     "logs": "views.logs:LogsForm",
     "rehearse": "views.rehearsal:RehearsalForm",
+    "rehearse_fix": "lab.views.rehearsed_fix:RehearseFixForm",
     "report": "views.report:ReportForm",
     "start": "views.start:StartForm",
     "step": "views.steps:StepForm",

@@ -61,6 +61,7 @@ from ncclkit.core.kinds import (
     NcclDestroy,
     NcclInit,
     NcclWarn,
+    RehearsalVerdict,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -83,13 +84,37 @@ def diagnose(case: Case) -> Finding:
     """
     went_well = initialized(case)
     return first_finding(
-        case, _reported_duplicate, _too_many, _busy_gpu, _vague_refusal, _guessed_gpu, CHECK.risk
+        case,
+        _shared_in_rehearsal,
+        _reported_duplicate,
+        _too_many,
+        _busy_gpu,
+        _vague_refusal,
+        _guessed_gpu,
+        CHECK.risk,
     ) or CHECK.otherwise(
         case,
         went_well,
         "Each rank of a communicator has a GPU of its own.",
         "NCCL_DEBUG=INFO lines with the bus ids",
     )
+
+
+def _shared_in_rehearsal(case: Case) -> Finding | None:
+    """Ranks of one host would communicate from one GPU."""
+    for verdict in case.of(RehearsalVerdict):
+        ranks = tuple(verdict.data.odd)
+        who = who_are(ranks)
+        if verdict.data.verdict == "same_gpu":
+            say = f"{who} share a GPU with another rank of their host; NCCL needs one GPU per rank."
+            return found(ID, "proven", say, [verdict], ranks=ranks, advice=_advice(case))
+        if verdict.data.why == "gpus":
+            say = (
+                f"{who} share a GPU with another rank of their host, unless the launcher shows each"
+                " rank one of its own; NCCL needs one GPU per rank."
+            )
+            return found(ID, "possible", say, [verdict], ranks=ranks, advice=_advice(case))
+    return None
 
 
 def _reported_duplicate(case: Case) -> Finding | None:

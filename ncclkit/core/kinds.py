@@ -1643,13 +1643,13 @@ class RehearsalVerdict(Fields, frozen=True):
 
     kind = "rehearsal.verdict"
     verdict: str = ""
-    """`agree`, `mismatch`, `differs`, `order`, `left`, `deadlock`, `unknown`"""
+    """`agree`, `mismatch`, `differs`, `order`, `left`, `deadlock`, `same_gpu`, `unknown`"""
     ranks: int = 0
     """how many"""
     odd: list[int] = []
     """[ranks that stand differently from the others]"""
     why: str = ""
-    """of `unknown`"""
+    """of `unknown`; `gpus`: ranks share a GPU, unless the launcher shows each its own"""
 
 
 class NcclDiagnostic(Message, frozen=True):

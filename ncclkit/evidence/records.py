@@ -26,8 +26,8 @@ from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.other_use import OtherUse
 
-SKIPPED = frozenset({"fact", "measure"})
-"""Records that are facts and measurements, not events."""
+SKIPPED = frozenset({"fact", "measure", "lanes"})
+"""Records that are facts, measurements and what a rehearsal's watcher sees, not events."""
 
 
 TEXTS_OF_WIRE = ("kind", "phase", "log")

@@ -15,7 +15,9 @@ PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 TORCHRUN = ("torchrun",)
 MOST_RANKS = 256
 USUAL_RANKS = 4
-FLAGS = ("standalone", "no-python", "m", "module")
+ALONE = "virtual-local-rank"
+"""The option of torchrun by which a rank sees one GPU alone, and is the first of its host."""
+FLAGS = ("standalone", "no-python", "m", "module", ALONE)
 """Options of torchrun that take no value."""
 
 
@@ -31,6 +33,8 @@ class ScriptCommand:
     """Ranks of one host."""
     env: Mapping[str, str] = field(default_factory=dict)
     """What the launcher tells its ranks besides."""
+    shown_gpus: str = "unknown"
+    """Which GPUs it shows a rank: a key of `ncclkit.agent.rehearsal.coordinator.SHOWN_GPUS`."""
 
 
 def parse_command(words: Sequence[str], ranks: int, hosts: int = 0) -> ScriptCommand:
@@ -114,7 +118,18 @@ def _of_torchrun(program: str, words: Sequence[str], ranks: int) -> ScriptComman
         words=_script_behind("torchrun", options, words),
         ranks=ranks,
         host_ranks=min(ranks, host_ranks),
+        env=_told_by_torchrun(options),
+        shown_gpus="first" if ALONE in options else "all",
     )
+
+
+def _told_by_torchrun(options: Mapping[str, str]) -> dict[str, str]:
+    """What a rank asks about its restarts: a rehearsal is the first start."""
+    return {
+        "TORCHELASTIC_MAX_RESTARTS": options.get("max-restarts", "0"),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": options.get("rdzv-id", "rehearsal"),
+    }
 
 
 def _of_accelerate(program: str, words: Sequence[str], ranks: int) -> ScriptCommand:
@@ -130,6 +145,7 @@ def _of_accelerate(program: str, words: Sequence[str], ranks: int) -> ScriptComm
         ranks=ranks,
         host_ranks=max(1, ranks // max(1, hosts)),
         env=accelerate_options.environment_of(settings),
+        shown_gpus="all",
     )
 
 

@@ -8,10 +8,13 @@ from ncclkit.core.storage import write
 
 EXAMPLE = '''"""A small training: rank 0 alone waits until its checkpoint is on the disk."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(16, 1).cuda())

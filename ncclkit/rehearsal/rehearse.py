@@ -38,6 +38,8 @@ class RehearsalOptions:
     """On how many hosts the ranks shall seem to be; 0: as the launcher's options say."""
     job_timeout: float = 0.0
     """Seconds that the job lets a call wait; 0: no wait is measured."""
+    own_gpu: bool = False
+    """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= 86_400:
@@ -61,6 +63,8 @@ async def rehearse_script(
     again = ["ncclkit", "rehearse", "--ranks", str(command.ranks)]
     if asked.hosts:
         again += ["--hosts", str(asked.hosts)]
+    if asked.own_gpu:
+        again += ["--own-gpu"]
     again += ["--", *shown]
     ranks = RankOptions(
         ranks=command.ranks,
@@ -69,6 +73,7 @@ async def rehearse_script(
         timeout=asked.timeout,
         env=command.env,
         job_timeout=asked.job_timeout,
+        shown_gpus="own" if asked.own_gpu else command.shown_gpus,
     )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
@@ -94,6 +99,8 @@ class RankOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """What the launcher would tell its ranks besides."""
     job_timeout: float = 0.0
+    shown_gpus: str = "any"
+    """Which GPUs a rank sees: a key of `ncclkit.agent.rehearsal.coordinator.SHOWN_GPUS`."""
 
 
 async def run_ranks(

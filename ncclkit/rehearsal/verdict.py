@@ -23,6 +23,7 @@ WOULD = {
     # NCCL's calls return at once: a script that needs no result may end before it notices
     "left": "would hang where a result is needed",
     "deadlock": "would hang where a result is needed",
+    "same_gpu": "would fail, as NCCL refuses two ranks on one GPU",
 }
 LONGEST = 120
 """Characters of a line of code that is shown."""
@@ -62,6 +63,10 @@ class Rehearsal:
     figures: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What could not be decided, a sentence each."""
+    shared: tuple[Stand, ...] = ()
+    """Ranks of a host that communicate from one GPU, and the line that chose it."""
+    lanes: tuple[Mapping[str, Any], ...] = ()
+    """The last calls of each rank, as `ncclkit.agent.rehearsal.lanes` records them."""
 
     @property
     def status(self) -> int:
@@ -75,7 +80,7 @@ class Rehearsal:
             return self._agreement()
         if self.kind == "unknown":
             return f"Rehearsal of {self.ranks} ranks: could not tell. {self._reason()}"
-        stands = "; ".join(_stand_words(stand) for stand in self.stands)
+        stands = _words_of(self.stands)
         would = WOULD[self.kind]
         return f"Rehearsal of {self.ranks} ranks: the job {would}. {text.start(stands)}."
 
@@ -86,12 +91,20 @@ class Rehearsal:
         first = self.first_step
         if first:
             lines.append(f"First: {first}")
-        lines += self.notes
+        lines += self.remarks
         if self.figures.get("mapped_gpu"):
             lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
         if self.kind == "unknown":
             lines.append(f"What the ranks printed: {self.folder}/launcher.log")
         return "\n".join(lines)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said beside the verdict, a sentence each."""
+        if not self.shared or self._judges_gpus:
+            return self.notes
+        shared = _words_of(self.shared)
+        return (*self.notes, f"NCCL refuses two ranks on one GPU, too: {shared}.")
 
     def _lines_of_code(self) -> list[str]:
         """Who stands where, one below the other."""
@@ -148,6 +161,12 @@ class Rehearsal:
                 f"At the deadline {text.ranks(self.odd)} {still} still running; that may be slow"
                 " work: raise --timeout."
             )
+        if self.why == "gpus":
+            return (
+                f"All ranks agree; {_words_of(self.shared)}. NCCL refuses two ranks on one GPU,"
+                " unless your launcher shows each rank one of its own: then say --own-gpu, else"
+                " name the launcher (-- torchrun …)."
+            )
         if self.why == "threads":
             return "Ranks communicate from two threads, of which one may free the other."
         return text.start(f"{self.why}.")
@@ -155,6 +174,8 @@ class Rehearsal:
     @property
     def stands(self) -> list[Stand]:
         """Where ranks stand, those at fault first."""
+        if self._judges_gpus:
+            return [*self.shared]
         at_fault = []
         others = []
         for stand in self.ended:
@@ -167,6 +188,11 @@ class Rehearsal:
                 others.append(stand)
         return [*at_fault, *others]
 
+    @property
+    def _judges_gpus(self) -> bool:
+        """Whether the verdict is about the GPUs that ranks use."""
+        return self.kind == "same_gpu" or self.why == "gpus"
+
     def _is_odd(self, stand: Stand) -> bool:
         return any(rank in self.odd for rank in stand.ranks)
 
@@ -177,10 +203,22 @@ class Rehearsal:
         if self.status != 1 or not stands:
             return ""
         place = stands[0].place or stands[-1].place
-        step = f"let all ranks of the group make the same calls in the same order around {place}"
+        if self.kind == "same_gpu":
+            return self._then_again(
+                f'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before {place}'
+            )
+        return self._then_again(
+            f"let all ranks of the group make the same calls in the same order around {place}"
+        )
+
+    def _then_again(self, step: str) -> str:
         if self.again:
-            step += f", then `{self.again}`"
+            return f"{step}, then `{self.again}`"
         return step
+
+
+def _words_of(stands: Sequence[Stand]) -> str:
+    return "; ".join(_stand_words(stand) for stand in stands)
 
 
 def _stand_words(stand: Stand) -> str:
@@ -211,7 +249,25 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         folder=str(path.parent),
         figures=answer["figures"],
         notes=tuple(answer["notes"]),
+        lanes=tuple(answer["lanes"]),
+        shared=_shared_gpus(answer["shared"], int(answer["host_ranks"]), ranks),
     )
+
+
+def _shared_gpus(
+    calls: Mapping[str, Any],
+    host_ranks: int,
+    ranks: int,
+) -> tuple[Stand, ...]:
+    """Where ranks chose the GPU that they share."""
+    records = {}
+    for rank, call in calls.items():
+        words = f"GPU {call['gpu']}"
+        if host_ranks < ranks:
+            words += f" of host {int(rank) // host_ranks}"
+        words += f" for {call['words']}"
+        records[rank] = {"words": words, "place": call["gpu_place"]}
+    return _stands(records, "words", ())
 
 
 def _stands(

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
+import msgspec
 
+from ncclkit.agent.rehearsal.lanes import LETTERS, OTHER
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.text import split_words
@@ -17,9 +19,9 @@ from ncclkit.rehearsal.example import example_in
 from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
 from ncclkit.rehearsal.verdict import Rehearsal
 from ncclkit.views._answer import MeasuredAnswer
-from ncclkit.views._base import View
+from ncclkit.views._base import View, page_frame
 from ncclkit.views._form import Form, complaints, text_field
-from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 
 MARKS = {
     0: ("✓", "all ranks agree", "checked", "healthy"),
@@ -53,6 +55,7 @@ class RehearsalForm(Form):
         self.command = text_field("Command", command or _example_of(case), "python train.py")
         self.ranks = W.BoundedIntText(value=ranks, min=2, max=256, description="Ranks")
         start = W.Button(description="Rehearse", icon="play", button_style="primary")
+        self._lanes: Sequence[Any] = ()
         said = "All ranks of the script run on this machine, and none needs a GPU"
         super().__init__(said, [self.command, self.ranks], start)
 
@@ -63,6 +66,21 @@ class RehearsalForm(Form):
     def wrong(self) -> Mapping[W.Widget, str]:
         """A line that no shell could read."""
         return complaints({self.command: self._words})
+
+    def started(self) -> None:
+        """Show that it begins."""
+        self._lanes = ()
+        super().started()
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """Keep how far the ranks have come."""
+        if record.get("kind") == "lanes":
+            self._lanes = record.get("lanes") or ()
+        super().observe(record)
+
+    def draw(self) -> None:
+        """Show how far each rank has come."""
+        self._show(page_frame(self.BUSY, lanes_of(self._lanes)))
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The rehearsal, and where its ranks stand."""
@@ -98,10 +116,56 @@ def rehearsal_view(rehearsed: Rehearsal) -> View:
         badge(symbol, word, mark),
         edge,
         numbers,
-        rehearsed.notes,
+        rehearsed.remarks,
     )
-    body = join(answer.banner(), _stands_table(rehearsed), _first_step(rehearsed))
+    lanes = lanes_of(rehearsed.lanes)
+    if lanes:
+        lanes = fold("The last calls of each rank", lanes)
+    body = join(answer.banner(), _stands_table(rehearsed), _first_step(rehearsed), lanes)
     return View(rehearsed.sentence, body, titled=False)
+
+
+class RankLane(msgspec.Struct):
+    """How far a rank has come; see `ncclkit.agent.rehearsal.lanes`."""
+
+    rank: int
+    calls: int
+    letters: str
+    waits: str
+    end: str
+
+    def marks(self) -> Markup:
+        """A mark for each of the last calls; in brackets where not all have come."""
+        marks = []
+        for place, letter in enumerate(self.letters):
+            if self.waits[place : place + 1] == "?":
+                marks.append(el("b", f"[{letter}]", cls="nk-lane-open"))
+            else:
+                marks.append(el("span", letter, cls="nk-lane-made"))
+        return el("span", *marks, cls="nk-lane")
+
+    def words(self) -> str:
+        """What it does now."""
+        if self.end:
+            return self.end
+        if self.waits.endswith("?"):
+            return "waits for others"
+        return "runs"
+
+
+def lanes_of(records: Sequence[Any]) -> Markup:
+    """One line a rank, a mark a call; nothing of records that cannot be read."""
+    try:
+        lanes = msgspec.convert(records, list[RankLane])
+    except msgspec.ValidationError:
+        return Markup("")
+    if not lanes:
+        return Markup("")
+    rows = [[lane.rank, lane.calls, lane.marks(), lane.words()] for lane in lanes]
+    names = [f"{letter} {op}" for op, letter in LETTERS.items()]
+    legend = f"{', '.join(names)}, {OTHER} others; [ ] not all ranks have come"
+    head = ["Rank", "Calls", "The last ones", "Now"]
+    return join(fit(table(head, rows)), el("p", legend, cls="nk-dim"))
 
 
 def _stands_table(rehearsed: Rehearsal) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from bs4 import BeautifulSoup
@@ -28,6 +29,8 @@ def test_the_unpaired_rank_is_found_and_fixed_and_the_missing_one_named() -> Non
     assert "On 2 and 3 ranks every value is right" in read
     assert "Rank 0 waits in all_reduce 8 of default_pg; ranks 1 and 2 never entered it" in read
     assert "rank 2 has not come, it is at 12" in read
+    # the last step: the mended program, before it takes GPUs again
+    assert re.search(r"Rehearsal of \d ranks: all ranks agree", read)
     assert baseline.last(Case.open(folder / "works", read_only=True)).reason == "done"  # the same program on two ranks
     steps = [event.data for event in Case.open(folder / "practice").of("worker.phase") if event.data.phase == "shares"]
     assert len(steps) == 5 and not any(data.wrong for data in steps)  # an empty share and odd counts, each rank

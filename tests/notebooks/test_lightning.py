@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ncclkit.causes.engine import diagnose
@@ -36,3 +38,5 @@ def test_replay_stop_gap_and_restored_loader_are_compared_by_their_first_step() 
     assert restored.first is not None and restored.limit == replayed.limit and {s.of for s in restored.starts} == {0}
     page = report_file(folder, STORY).read_text(encoding="utf-8")
     assert "1 of 4 files that can be read say where the loaders stood" in page
+    # the last step: the mended program, before it takes GPUs again
+    assert re.search(r"Rehearsal of \d ranks: all ranks agree", page)

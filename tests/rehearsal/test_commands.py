@@ -40,6 +40,24 @@ def test_the_options_of_a_launcher_are_its_own(bin_folder, words, ranks, host_ra
     assert command.python == str(bin_folder / "python")
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("python SCRIPT", "unknown"),
+        ("torchrun --nproc-per-node 2 SCRIPT", "all"),
+        ("torchrun --virtual-local-rank --nproc-per-node 2 SCRIPT", "first"),
+        ("accelerate launch SCRIPT", "all"),
+    ],
+)
+def test_which_gpus_a_launcher_shows_is_known_or_not(words, shown):
+    assert parse_command(words.replace("SCRIPT", SCRIPT).split(), 0).shown_gpus == shown
+
+
+def test_a_rank_of_torchrun_is_told_of_its_restarts():
+    told = parse_command(["torchrun", "--nnodes=2", "--max-restarts", "3", SCRIPT], 0).env
+    assert told["TORCHELASTIC_MAX_RESTARTS"] == "3" and told["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+
 def test_ranks_and_hosts_may_be_other_ones():
     words = f"python -m torch.distributed.run --nproc-per-node 2 {SCRIPT}".split()
     command = parse_command(words, 8, hosts=2)

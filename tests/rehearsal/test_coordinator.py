@@ -272,6 +272,64 @@ def test_calls_of_as_many_bytes_differ_silently(field, usual, other):
     assert (verdict.kind, verdict.field, verdict.ranks) == ("differs", field, (1,))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "ranks"),
+    [("0011", (0, 1, 2, 3)), ("0001", (0, 1)), ("01-0", ()), ("0101", ())],
+)
+def test_ranks_of_one_host_that_use_one_gpu_are_told_when_all_agree(gpus, ranks):
+    coordinator = Coordinator(4, host_ranks=2)
+    for rank in WORLD:
+        gpu = gpus[rank].strip("-")
+        ask(coordinator, rank, call(1, gpu=gpu))
+    assert coordinator.verdict is None
+    for rank in WORLD:
+        coordinator.end_rank(rank, Ending("ended", "ended"))
+    verdict = coordinator.verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == ("same_gpu" if ranks else "agree", ranks)
+
+
+def test_beside_another_fault_shared_gpus_are_told_too():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1), "gpu": "0"}
+    for rank in (0, 1):
+        ask(coordinator, rank, call(1, **pair))
+    ask(coordinator, 0, call(2, "barrier", **pair))
+    ask(coordinator, 1, call(2, **pair))
+    coordinator.complete_verdict()
+    verdict = coordinator.verdict
+    assert verdict is not None and (verdict.kind, list(verdict.shared)) == ("mismatch", [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("lines", "notes"),
+    [
+        # each rank's lines, one after the other
+        (["ab", "ba", "ab"], 1),
+        (["ab", "ab", "ab"], 0),
+        # one rank gives in turn, the others give nothing
+        (["abb", "bab", "bba"], 0),
+        (["ab", "ba"], 0),
+        (["aa", "bb", "bb"], 0),
+        # another collective lies between them
+        (["acb", "bca", "acb"], 0),
+    ],
+)
+def test_calls_in_the_other_order_that_fit_are_noted(lines, notes):
+    members = tuple(range(len(lines)))
+    coordinator = Coordinator(len(lines))
+    for number in range(len(lines[0])):
+        for rank, own in enumerate(lines):
+            place = f"train.py:{own[number]}"
+            ask(coordinator, rank, call(number + 1, members=members, place=place))
+    for rank in members:
+        coordinator.end_rank(rank, Ending("ended", "ended"))
+    verdict = coordinator.verdict
+    assert verdict is not None and (verdict.kind, len(verdict.notes)) == ("agree", notes)
+    for note in verdict.notes:
+        assert note.startswith("Rank 1 calls all_reduce at train.py:")
+
+
 def test_gradients_meet_zeros_of_nobody():
     """As under `join()`, where a rank without data answers for the model."""
     coordinator = Coordinator(4)

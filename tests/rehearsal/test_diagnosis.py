@@ -87,6 +87,14 @@ def two_orders(coordinator: Coordinator) -> None:
             coordinator.post_call(rank, call)
 
 
+def share_gpus(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        gpu = "0" if rank < 2 else str(rank)
+        ask(coordinator, rank, "all_reduce", gpu=gpu, gpu_place="train.py:3")
+    for rank in WORLD:
+        coordinator.end_rank(rank, Ending("ended", "ended"))
+
+
 def agreed(coordinator: Coordinator) -> None:
     for rank in WORLD:
         ask(coordinator, rank, "all_reduce")
@@ -99,15 +107,16 @@ def failed_alike(coordinator: Coordinator) -> None:
         coordinator.end_rank(rank, Ending("failed", "FileNotFoundError: data.bin", "train.py:3"))
 
 
-def judged(folder: Path, play: Callable[[Coordinator], None]) -> Any:
-    coordinator = Coordinator(4)
+def judged(folder: Path, play: Callable[[Coordinator], None], shown_gpus: str = "all") -> Any:
+    coordinator = Coordinator(4, shown_gpus=shown_gpus)
     play(coordinator)
     coordinator.complete_verdict()
     assert coordinator.verdict is not None
     run = folder / "runs" / "1-rehearse"
     run.mkdir(parents=True)
     answer = run / "rehearsal.json"
-    code = write_verdict({"answer": str(answer), "ranks": 4}, coordinator.verdict, {})
+    options = {"answer": str(answer), "ranks": 4, "host_ranks": 4}
+    code = write_verdict(options, coordinator.verdict, {})
     reason = "failed" if code else "done"
     (run / "status.json").write_text(f'{{"reason": "{reason}", "exitcode": {code}, "ended": 1.8e9}}')
     return judged_files(folder)
@@ -127,6 +136,7 @@ def judged(folder: Path, play: Callable[[Coordinator], None]) -> Any:
         (unpaired_send, "send_recv_mismatch", (2,)),
         (other_reduction, "rank_divergence", (1,)),
         (two_orders, "concurrent_comms", (3,)),
+        (share_gpus, "duplicate_gpu", (0, 1)),
         (unequal_pair, "send_recv_mismatch", (0, 1)),
     ],
 )
@@ -148,6 +158,12 @@ def test_ranks_that_agreed_are_healthy_and_were_rehearsed(tmp_path):
 
 def test_what_could_not_be_told_is_not_healthy(tmp_path):
     assert judged(tmp_path, failed_alike).verdict != "healthy"
+
+
+def test_of_an_unknown_launcher_one_gpu_is_a_suspicion(tmp_path):
+    finding = judged(tmp_path, share_gpus, "unknown").findings[0]
+    assert (finding.cause, finding.strength) == ("duplicate_gpu", "possible")
+    assert "unless the launcher shows each rank one of its own" in finding.say
 
 
 def test_a_damaged_verdict_is_no_evidence(tmp_path):

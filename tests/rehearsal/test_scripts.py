@@ -30,6 +30,7 @@ FAULTS = {
     "dtype_differs.py": ("mismatch", [1]),
     "early_exit.py": ("left", [1]),
     "early_stopping.py": ("mismatch", [1]),
+    "elastic_restart.py": ("mismatch", [3]),
     # its rows come from rank 0: which of the two counts wrongly, the sizes do not say
     "embedding_rows.py": ("mismatch", [0, 2]),
     "evaluation_rank0.py": ("mismatch", [0]),
@@ -43,6 +44,7 @@ FAULTS = {
     # of a send without its recv both ends are named
     "halo_exchange.py": ("deadlock", [0, 3]),
     "join_own_all_reduce.py": ("mismatch", [3]),
+    "mesh_alone.py": ("mismatch", [0]),
     "monitored_barrier.py": ("mismatch", [1]),
     "nan_skipped.py": ("mismatch", [2]),
     "no_sync_counts.py": ("mismatch", [3]),
@@ -62,6 +64,7 @@ HEALTHY = (
     "healthy_checkpoint.py",
     "healthy_ddp.py",
     "healthy_early_stopping.py",
+    "healthy_elastic.py",
     "healthy_embeddings.py",
     "healthy_exchange.py",
     "healthy_fsdp.py",
@@ -69,9 +72,11 @@ HEALTHY = (
     "healthy_gan.py",
     "healthy_groups.py",
     "healthy_join.py",
+    "healthy_mesh.py",
     "healthy_pipeline.py",
     "healthy_slow.py",
     "healthy_tensor_parallel.py",
+    "healthy_turns.py",
     "healthy_zero.py",
 )
 LIBRARY_FAULTS = {
@@ -83,6 +88,7 @@ LIBRARY_FAULTS = {
 LIBRARY_HEALTHY = {
     "healthy_accelerate.py": "accelerate",
     "healthy_lightning.py": "lightning",
+    "healthy_lightning_gpu.py": "lightning",
     "healthy_trainer.py": "transformers",
 }
 GPU_HEALTHY = ("healthy_cuda.py", "healthy_sync_batch_norm.py")
@@ -174,6 +180,7 @@ def check_healthy(folder, script, expected):
     """Exit status 0; every rank has come to its last line, with the same bits."""
     answer = rehearse(folder, script)
     assert (answer["exit"], answer["kind"]) == (0, "agree"), answer["sentence"]
+    assert answer["notes"] == []
     assert len(expected) == RANKS
     assert printed(answer) == expected
 
@@ -199,6 +206,15 @@ def test_a_script_for_gloo_is_not_said_to_be_one_for_gpus(tmp_path):
     # its schedules call fork_rng of torch, which names cuda by itself
     answer = rehearse(tmp_path, "healthy_pipeline.py")
     assert answer["figures"]["mapped_gpu"] is False
+
+
+def test_two_calls_in_the_other_order_that_fit_all_the_same_are_asked_about(tmp_path):
+    answer = rehearse(tmp_path, "swapped_functions.py")
+    assert (answer["exit"], answer["kind"]) == (0, "agree"), answer["sentence"]
+    (note,) = answer["notes"]
+    assert note.startswith("Rank 1 calls all_reduce at ") and "not the same values" in note
+    for mark in ("culprit", "others"):
+        assert marked_line("swapped_functions.py", mark) in note
 
 
 def test_a_script_is_stopped_after_its_steps(tmp_path):

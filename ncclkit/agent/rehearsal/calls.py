@@ -36,6 +36,10 @@ class Call(NamedTuple):
     """Whose rules hold in the group: those of `nccl` or of `gloo`."""
     owner: str = ""
     """The model whose gradients these are; empty where it is not known."""
+    gpu: str = ""
+    """On which its tensors lie, as the host counts them; empty where it is not known."""
+    gpu_place: str = ""
+    """file:line that chose it."""
 
     @property
     def words(self) -> str:

@@ -10,6 +10,8 @@ other ranks do (looked for when a rank ends, and when all wait):
 - *left*: a rank waits for one that has ended;
 - *deadlock*: ranks wait for each other in a circle.
 
+Where all agree, *same_gpu* says that two ranks of a host communicated from one GPU.
+
 A rank that still runs is only waited for: it may be slow.
 """
 
@@ -27,7 +29,7 @@ from .calls import (
     passes_silently,
     unequal_pairs,
 )
-from .hazards import OrderWatch, ThreadWatch
+from .hazards import GpuWatch, OrderWatch, SwapWatch, ThreadWatch
 from .waiting import WaitingRanks
 
 
@@ -67,6 +69,8 @@ class Ruling(NamedTuple):
     """(from, to, elements sent, expected) of splits that differ."""
     later: dict[int, Call] = {}
     """Of `order`: rank → the call that it makes after that of `calls`."""
+    shared: dict[int, Call] = {}
+    """Rank → its call from a GPU that another rank of its host uses, too."""
     notes: tuple[str, ...] = ()
     """What a rehearsal cannot decide, a sentence each."""
 
@@ -78,9 +82,18 @@ STATUS = {
     "order": 1,
     "left": 1,
     "deadlock": 1,
+    "same_gpu": 1,
     "unknown": 2,
 }
 """Exit status by kind: all ranks agree, would go wrong, could not tell."""
+SHOWN_GPUS = {
+    "all": "a rank sees all GPUs of its host",
+    "own": "a rank sees one GPU, which no other rank has",
+    "first": "the same, and each rank is told that it is the first of its host",
+    "unknown": "it depends on the launcher, which is not known",
+    "any": "no matter: which GPU a rank uses is not judged",
+}
+"""Which GPUs a launcher shows a rank."""
 Released = list[tuple[int, int]]
 """(rank, number of its call), which may now be made."""
 Waits = dict[int, tuple[int, ...]]
@@ -140,7 +153,17 @@ class GroupQueues:
 class Coordinator:
     """The calls of all ranks; `verdict` is set as soon as one is proven."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(
+        self,
+        world: int,
+        host_ranks: int = 0,
+        shown_gpus: str = "all",
+    ) -> None:
+        """Begin with a job of so many ranks.
+
+        host_ranks: those of one host; 0 for all.
+        shown_gpus: a key of `SHOWN_GPUS`.
+        """
         self.world = world
         self.verdict: Ruling | None = None
         self.released = 0
@@ -155,6 +178,9 @@ class Coordinator:
         self._waiting = self._waits.calls
         self._orders = OrderWatch()
         self._threads = ThreadWatch()
+        self._swaps = SwapWatch()
+        self._gpus = GpuWatch(host_ranks or world, shown_gpus in ("all", "unknown"))
+        self._shown_gpus = shown_gpus
 
     # ---------------------------------------------------------------- what ranks say
 
@@ -231,6 +257,7 @@ class Coordinator:
             for rank in self._waiting:
                 waits[rank] = self._missing_ranks(rank)
         self.verdict = self.verdict._replace(
+            shared=self._gpus.found,
             calls=calls,
             waits=waits,
             endings=dict(self.endings),
@@ -263,6 +290,8 @@ class Coordinator:
             return []
         group.remove_first()
         self._compare_order(calls)
+        self._gpus.add_released(calls)
+        self._swaps.add_released(calls)
         return self._let_go(calls)
 
     def _compare_order(self, calls: dict[int, Call]) -> None:
@@ -292,6 +321,7 @@ class Coordinator:
             self._tell_mismatch(pair, field)
             return []
         del self._pairs[other_rank, other.number]
+        self._gpus.add_released(pair)
         return self._let_go(pair)
 
     def _partner_of(self, rank: int, call: Call) -> tuple[int, Call] | None:
@@ -388,11 +418,7 @@ class Coordinator:
             self._tell_unknown("failed", tuple(sorted(failed)))
         elif not self._waiting or stopped:
             # who waits for a rank that we stopped would have gone on with it
-            self.verdict = Ruling(
-                kind="agree",
-                endings=dict(self.endings),
-                notes=tuple(self._threads.notes()),
-            )
+            self._tell_agreement()
         elif self._have_threads(waits):
             self._tell_unknown("threads", (), waits)
         else:
@@ -407,6 +433,24 @@ class Coordinator:
         return _smaller_part(stands) or ranks
 
     # ---------------------------------------------------------------- verdicts
+
+    def _tell_agreement(self) -> None:
+        shared = self._gpus.found
+        kind = "agree"
+        why = ""
+        if shared and self._shown_gpus == "all":
+            kind = "same_gpu"
+        elif shared:
+            # each may see another GPU as its first
+            kind = "unknown"
+            why = "gpus"
+        self.verdict = Ruling(
+            kind=kind,
+            ranks=tuple(sorted(shared)),
+            endings=dict(self.endings),
+            why=why,
+            notes=(*self._threads.notes(), *self._swaps.notes()),
+        )
 
     def _tell_mismatch(self, calls: dict[int, Call], field: str) -> None:
         if self.verdict is not None:

@@ -1,4 +1,4 @@
-"""What passes in a rehearsal and need not pass on NCCL: an order that ranks do not share.
+"""What passes in a rehearsal and need not pass on NCCL: orders that differ, GPUs that are shared.
 
 Kernels of two groups run on the same GPU, so torch asks for one order of their calls on all ranks.
 Two calls are in another order on some ranks only where one of them is not waited for: else the
@@ -82,6 +82,84 @@ def _two_orders(ours: Calls, theirs: Calls) -> TwoOrders | None:
     if len(groups) < 2:
         return None
     return TwoOrders(first, second)
+
+
+class GpuWatch:
+    """Finds ranks of one host that communicate from one GPU: NCCL refuses that."""
+
+    def __init__(self, host_ranks: int, judges: bool) -> None:
+        self.found: dict[int, Call] = {}
+        """Rank → its call, of the first collective in which ranks share a GPU."""
+        self._host_ranks = host_ranks
+        self._judges = judges
+
+    def add_released(self, calls: Calls) -> None:
+        """A collective, or a send with its recv, is released."""
+        if self.found or not self._judges:
+            return
+        sharing: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for rank, call in calls.items():
+            if call.gpu:
+                sharing[rank // self._host_ranks, call.gpu].append(rank)
+        # each with its own is the usual case
+        if len(sharing) == len(calls):
+            return
+        for ranks in sharing.values():
+            if len(ranks) > 1:
+                self.found.update((rank, calls[rank]) for rank in ranks)
+
+
+class SwapWatch:
+    """Notes two calls that some ranks make in the other order, and that fit all the same.
+
+    Nobody knows whether their values are two things: who adds zeros in turn does the same.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, frozenset[int]]] = {}
+        """Group → the lines of its last collective, with their ranks; empty of one line."""
+        self._notes: dict[frozenset[str], str] = {}
+
+    def add_released(self, calls: Calls) -> None:
+        """A collective is released."""
+        first = next(iter(calls.values()))
+        sides = _ranks_by_line(calls)
+        before = self._last.get(first.group, {})
+        self._last[first.group] = sides
+        # of two ranks that take turns nothing can be told apart
+        if len(calls) < 3 or len(sides) != 2:
+            return
+        one, other = sides
+        if before == {one: sides[other], other: sides[one]}:
+            self._notes.setdefault(frozenset(sides), _swap_in_words(first.op, sides))
+
+    def notes(self) -> list[str]:
+        """A sentence for each pair of lines."""
+        return list(self._notes.values())
+
+
+def _ranks_by_line(calls: Calls) -> dict[str, frozenset[int]]:
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for rank, call in calls.items():
+        ranks[call.place].add(rank)
+    if len(ranks) < 2:
+        return {}
+    return {place: frozenset(members) for place, members in ranks.items()}
+
+
+def _swap_in_words(op: str, sides: Mapping[str, frozenset[int]]) -> str:
+    (few, ranks), (many, _) = sorted(sides.items(), key=_by_size)
+    named = ", ".join(str(rank) for rank in sorted(ranks))
+    return (
+        "Rank %s calls %s at %s where the others call it at %s, and the other way round next to"
+        " it: if these are not the same values, the results are wrong without a word."
+        % (named, op, few, many)
+    )
+
+
+def _by_size(side: tuple[str, frozenset[int]]) -> int:
+    _, ranks = side
+    return len(ranks)
 
 
 class ThreadWatch:

@@ -12,8 +12,10 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
+from . import gpu_choice
 from .connection import Connection, PendingCall, ScriptAsked
 
 WORLD = "world"
@@ -42,6 +44,10 @@ class RankState:
     world = 1
     backend = "nccl"
     """What the script asked for when it made its last group."""
+    gpus_only = False
+    """Whether it asked for NCCL alone, which takes no tensors of the CPU."""
+    is_bound = False
+    """Whether it bound its first group to a device."""
     labelled: list[AskingGroup] = []
     folder = ""
     """Where ranks leave files for each other."""
@@ -141,16 +147,21 @@ class AskingGroup(dist.ProcessGroup):
         super().__init__(inner.rank(), inner.size())
         self.inner, self._name, self.members = inner, name, members
         self.backend = RankState.backend
+        self.gpus_only = RankState.gpus_only
         self.owner = ""
         """The model whose gradients are reduced here."""
+        self.owner_gpu: gpu_choice.GpuChoice | None = None
+        """Where that model lies."""
         self._batch: list[AskedWork] | None = None
 
-    def labelled(self, owner: str) -> AskingGroup:
+    def labelled(self, owner: str, parameters: Any) -> AskingGroup:
         """The same group, whose calls are of this model."""
         group = AskingGroup(self.inner, self._name, self.members)
         group._set_group_name(self._name)
         group.backend = self.backend
+        group.gpus_only = self.gpus_only
         group.owner = owner
+        group.owner_gpu = gpu_choice.choice_for(parameters, self.gpus_only)
         # torch keeps the group and not its Python
         RankState.labelled.append(group)
         return group
@@ -615,6 +626,7 @@ class AskingGroup(dist.ProcessGroup):
             backend=self.backend,
             owner=self.owner,
         )
+        self._add_gpu(call, tensors)
         if result is None:
             result = tensors
         work = AskedWork(result)
@@ -626,6 +638,18 @@ class AskingGroup(dist.ProcessGroup):
         if self._batch is not None:
             self._batch.append(work)
         return work
+
+    def _add_gpu(self, call: dict[str, Any], tensors: list[Any]) -> None:
+        """Say from which GPU a call is made, where NCCL makes it and the GPU is known."""
+        if self.backend != "nccl":
+            return
+        choice = self.owner_gpu or gpu_choice.choice_for(tensors, self.gpus_only)
+        if choice is None:
+            return
+        name = gpu_choice.name_on_host(choice)
+        if name:
+            call["gpu"] = name
+            call["gpu_place"] = choice.place
 
 
 for _new, _old in OLDER_NAMES.items():
@@ -702,6 +726,7 @@ def install_groups(
     _replace_init()
     _replace_new_group()
     _label_models()
+    _place_objects()
     dist.get_backend = c10d.get_backend = _backend_of
     dist.is_nccl_available = c10d.is_nccl_available = lambda: True
 
@@ -758,16 +783,19 @@ def _replace_init() -> None:
         **kwargs: Any,
     ) -> Any:
         RankState.backend = _asked_backend(backend, "nccl")
+        RankState.gpus_only = str(backend) == "nccl"
         ScriptAsked.for_gpu = ScriptAsked.for_gpu or RankState.backend == "nccl"
         # a device would bind the group to a GPU
-        kwargs.pop("device_id", None)
+        RankState.is_bound = kwargs.pop("device_id", None) is not None
         wait_for_all("init_process_group", [])
         if _means_environment(args, kwargs):
             args = ()
             kwargs.update(_usual_store(kwargs))
         return real("rehearsal", *args, **kwargs)
 
-    dist.init_process_group = c10d.init_process_group = init_process_group
+    # a mesh makes the first group by itself where a script has made none
+    for module in (dist, c10d, device_mesh):
+        vars(module)["init_process_group"] = init_process_group
 
 
 def _means_environment(
@@ -843,10 +871,30 @@ def _label_models() -> None:
             # by group: all members make the models of a group in one order
             number = models.get(group.group_name, 0) + 1
             models[group.group_name] = number
-            group = group.labelled("model %d" % number)
+            group = group.labelled("model %d" % number, parameters)
         return real(parameters, buckets, limits, group, *args, **kwargs)
 
     dist.Reducer = make_reducer
+
+
+def _place_objects() -> None:
+    """Objects travel from the current GPU, as torch documents, unless a device is named."""
+    real = c10d._object_to_tensor
+
+    def object_to_tensor(
+        value: Any,
+        device: Any,
+        group: Any,
+    ) -> Any:
+        made = real(value, device, group)
+        asking = group or c10d._get_default_group()
+        gpus_only = isinstance(asking, AskingGroup) and asking.gpus_only
+        # by its name a device has marked them already
+        if gpus_only and not RankState.is_bound and gpu_choice.number_of(device) is None:
+            gpu_choice.put_on_gpu(made, gpu_choice.RankGpus.current.number)
+        return made
+
+    c10d._object_to_tensor = object_to_tensor
 
 
 def _replace_new_group() -> None:
@@ -864,6 +912,9 @@ def _replace_new_group() -> None:
             asked, words[1] = words[1], None
         kwargs.pop("device_id", None)
         RankState.backend = _asked_backend(asked, _backend_of())
+        RankState.gpus_only = str(asked) == "nccl"
+        if asked is None:
+            RankState.gpus_only = getattr(c10d._get_default_group(), "gpus_only", False)
         members = list(range(RankState.world)) if ranks is None else sorted(ranks)
         if not kwargs.get("use_local_synchronization"):
             wait_for_all("new_group", members)

@@ -34,11 +34,13 @@ class Program(NamedTuple):
     """Steps of an optimizer after which a rank is stopped."""
     folder: str
     """Where ranks leave files for each other."""
+    shown_gpus: str
+    """Which GPUs the launcher shows a rank: a key of `SHOWN_GPUS`."""
 
 
 def run_program(connection: Connection, program: Program) -> Ending:
     """Run the user's program in this process; returns how it ended."""
-    from . import cuda_on_cpu, process_group
+    from . import cuda_on_cpu, gpu_choice, process_group
 
     connection.start_thread()
     process_group.install_groups(
@@ -47,6 +49,9 @@ def run_program(connection: Connection, program: Program) -> Ending:
         program.folder,
     )
     cuda_on_cpu.map_gpus(program.host_ranks)
+    if program.function is not None:
+        # whoever calls it on GPUs has chosen one for each rank
+        gpu_choice.set_first(int(os.environ["LOCAL_RANK"]))
     _stop_after(connection, program.steps)
     _tell_hard_exit(connection)
     _forget_ourselves()

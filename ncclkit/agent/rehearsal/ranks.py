@@ -17,12 +17,14 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ..run import processes
-from .calls import call_of
+from .calls import Call, call_of
 from .connection import Connection
 from .coordinator import STATUS, Coordinator, Ending, Released, Ruling
+from .lanes import CallLanes
 from .long_waits import WaitTimes
 from .rank_process import Program, run_program, tell_end
 
@@ -82,6 +84,7 @@ def _judge_program(
         host_ranks=options["host_ranks"],
         steps=options["steps"],
         folder=folder,
+        shown_gpus=options["shown_gpus"],
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
@@ -100,7 +103,8 @@ def _judge_program(
     if ruling.kind == "unknown":
         server.times.add_open(server.judged)
     notes = (*ruling.notes, *server.times.notes())
-    return write_verdict(options, ruling._replace(notes=notes), figures)
+    lanes = server.lanes.records()
+    return write_verdict(options, ruling._replace(notes=notes), figures, lanes)
 
 
 def _load_torch() -> str:
@@ -133,6 +137,7 @@ def write_verdict(
     options: dict[str, Any],
     verdict: Ruling,
     figures: dict[str, Any],
+    lanes: Sequence[dict[str, Any]] = (),
 ) -> int:
     """Write the file of the verdict; returns the exit status."""
     calls = {}
@@ -143,18 +148,25 @@ def write_verdict(
     for rank, ending in verdict.endings.items():
         endings[rank] = ending._asdict()
     answer = verdict._asdict()
-    later = {}
-    for rank, call in verdict.later.items():
-        later[rank] = dict(call._asdict(), words=call.words)
     answer["calls"] = calls
-    answer["later"] = later
+    answer["later"] = _records_of(verdict.later)
+    answer["shared"] = _records_of(verdict.shared)
     answer["endings"] = endings
     answer["figures"] = figures
+    answer["lanes"] = list(lanes)
     # by this key the file is known, wherever it lies
     answer["ncclkit_rehearsal"] = 1
     answer["world"] = options["ranks"]
+    answer["host_ranks"] = options["host_ranks"]
     processes.write_whole(options["answer"], json.dumps(answer))
     return STATUS[verdict.kind]
+
+
+def _records_of(calls: dict[int, Call]) -> dict[int, dict[str, Any]]:
+    records = {}
+    for rank, call in calls.items():
+        records[rank] = dict(call._asdict(), words=call.words)
+    return records
 
 
 class RankServer:
@@ -162,8 +174,9 @@ class RankServer:
 
     def __init__(self, program: Program, job_timeout: float) -> None:
         self.program = program
-        self.coordinator = Coordinator(program.ranks)
+        self.coordinator = Coordinator(program.ranks, program.host_ranks, program.shown_gpus)
         self.times = WaitTimes(job_timeout)
+        self.lanes = CallLanes(program.ranks)
         self.posts = 0
         self.judged = 0.0
         """When the verdict was known."""
@@ -211,6 +224,12 @@ class RankServer:
         os.environ["GROUP_RANK"] = str(host)
         hosts, _ = divmod(self.program.ranks - 1, self.program.host_ranks)
         os.environ["GROUP_WORLD_SIZE"] = str(hosts + 1)
+        os.environ["ROLE_RANK"] = str(rank)
+        os.environ["ROLE_WORLD_SIZE"] = str(self.program.ranks)
+        if self.program.shown_gpus in ("own", "first"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(local)
+        if self.program.shown_gpus == "first":
+            os.environ["LOCAL_RANK"] = "0"
         try:
             ending = run_program(connection, self.program)
         except BaseException as error:
@@ -246,6 +265,7 @@ class RankServer:
             if not self._read_line(key.data):
                 waiting.unregister(key.fileobj)
         self._bury_dead()
+        self.lanes.send_changes(time.monotonic())
 
     def _read_line(self, rank: int) -> bool:
         """Take what a rank says; False where its line is closed."""
@@ -273,7 +293,9 @@ class RankServer:
             self.posts += 1
             call = call_of(message["post"])
             self.times.add_call(rank, call, self._last)
+            self.lanes.add_call(rank, call)
             released = coordinator.post_call(rank, call, message["thread"])
+            self.lanes.add_released(released)
             self.times.add_released(released, rank, self._last)
             return released
         if "wait" in message:
@@ -284,7 +306,7 @@ class RankServer:
                 message["alive"],
             )
         elif "end" in message:
-            coordinator.end_rank(rank, Ending(**message["end"]))
+            self._end_rank(rank, Ending(**message["end"]))
         return []
 
     def _send_released(self, released: Released) -> None:
@@ -295,7 +317,7 @@ class RankServer:
                 line.send(b"%d\n" % number)
             except OSError as error:
                 say = "its line broke: %s" % error.strerror
-                self.coordinator.end_rank(rank, Ending("died", say))
+                self._end_rank(rank, Ending("died", say))
 
     def _bury_dead(self) -> None:
         """Notice ranks that ended without a word."""
@@ -313,7 +335,11 @@ class RankServer:
             while self._has_more(rank):
                 continue
             code = os.waitstatus_to_exitcode(status)
-            self.coordinator.end_rank(rank, Ending("died", _how_it_died(code)))
+            self._end_rank(rank, Ending("died", _how_it_died(code)))
+
+    def _end_rank(self, rank: int, ending: Ending) -> None:
+        self.coordinator.end_rank(rank, ending)
+        self.lanes.end_rank(rank, ending.how)
 
     def _has_more(self, rank: int) -> bool:
         """Take more of what a rank has said; False where there was none."""

@@ -59,6 +59,11 @@ class RehearseVerb(Verb):
             metavar="SECONDS",
             help="how long the job lets a call wait; a longer wait is named, as an estimate",
         )
+        parser.add_argument(
+            "--own-gpu",
+            action="store_true",
+            help="the launcher shows each rank one GPU of its own (Slurm's --gpus-per-task, Ray)",
+        )
         add_case(parser)
         add_json(parser)
 
@@ -71,6 +76,7 @@ class RehearseVerb(Verb):
             timeout=options.timeout,
             hosts=int(options.hosts or 0),
             job_timeout=float(options.timeout_of_job or 0),
+            own_gpu=options.own_gpu,
         )
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 

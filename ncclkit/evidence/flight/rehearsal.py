@@ -47,6 +47,8 @@ class RehearsedCall(msgspec.Struct, frozen=True):
     gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
     peer: int | None = None
+    gpu: str = ""
+    gpu_place: str = ""
 
     @property
     def is_pair(self) -> bool:
@@ -83,6 +85,8 @@ class RehearsedVerdict(msgspec.Struct, frozen=True):
     """(from, to, elements sent, expected) of splits that differ."""
     later: dict[int, RehearsedCall] = {}
     """Of `order`: the call that a rank makes after that of `calls`."""
+    shared: dict[int, RehearsedCall] = {}
+    """Calls from a GPU that another rank of the host uses, too."""
 
 
 def is_rehearsal(value: Any) -> bool:
@@ -114,6 +118,8 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
     lines = [words]
     if verdict.kind == "order":
         lines = _lines_of_order(verdict)
+    if verdict.kind == "same_gpu" or verdict.why == "gpus":
+        lines = _lines_of_gpus(verdict)
     data = {
         "verdict": verdict.kind,
         "ranks": verdict.world,
@@ -130,6 +136,17 @@ def _lines_of_order(verdict: RehearsedVerdict) -> list[str]:
         later = verdict.later.get(rank)
         if later is not None:
             together[f"{call.said}, then {later.said}"].append(rank)
+    lines = []
+    for said, ranks in together.items():
+        lines.append(f"{text.ranks(ranks)}: {said}")
+    return lines
+
+
+def _lines_of_gpus(verdict: RehearsedVerdict) -> list[str]:
+    """Which GPU each rank uses, and the line that chose it."""
+    together: dict[str, list[int]] = defaultdict(list)
+    for rank, call in sorted(verdict.shared.items()):
+        together[f"GPU {call.gpu}, chosen at {call.gpu_place}, for {call.said}"].append(rank)
     lines = []
     for said, ranks in together.items():
         lines.append(f"{text.ranks(ranks)}: {said}")
