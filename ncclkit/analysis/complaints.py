@@ -696,7 +696,7 @@ LOGGED = any_of(
     r"(?:^|[\s\]:])\[?[IWEF]\d{3,4} \d\d",
     r"\[[IWEF] ?\w+\.\w+:\d",
     r"\[W \w+\.cpp",
-    r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|NOTICE)\b",
+    r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|NOTICE|NCCL (?:ATTN|DIAG))\b",
     r"\w*Warning\b:",
     # | a | table |     # a comment     key: value     step 12 …     eval: wer error 0.213
     r"\|.*\|.*\|",

@@ -269,12 +269,32 @@ def _is_bare(timeout: C10dTimeout) -> bool:
 
 def assign_ranks(events: Iterable[Event]) -> list[Event]:
     """The last step over all files: ranks by process, public data only."""
-    merged = list(events)
+    merged = [*_with_whole_hosts([*events])]
     ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
     return list(
         _each_exit_once(_public_event(_with_rank(event, ties, len(hosts) > 1)) for event in merged)
     )
+
+
+def _with_whole_hosts(events: list[Event]) -> Iterator[Event]:
+    """Events without the digits that a torn line put before the name of their host.
+
+    Two ranks that write at once tear lines: ``… [18node-1:943:943 [0] NCCL INFO``.
+    """
+    hosts_of: dict[int, set[str]] = {}
+    for event in events:
+        if event.pid is not None and event.host:
+            hosts_of.setdefault(event.pid, set()).add(event.host)
+    for event in events:
+        whole = event.host
+        if event.pid is not None and event.host:
+            for name in hosts_of[event.pid]:
+                if event.host.endswith(name) and event.host.removesuffix(name).isdecimal():
+                    whole = name
+        if whole != event.host:
+            event = replace(event, host=whole)
+        yield event
 
 
 def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:

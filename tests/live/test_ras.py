@@ -135,7 +135,7 @@ def test_an_earlier_nccl_is_not(tmp_path: Path) -> None:
 REFUSED = {
     "busy": (NEWER, b"BUSY: diagnostics already in progress\n", "", True),
     "of another job": (NEWER, DIAG.replace(b":896", b":4711"), "another job", False),
-    "not known to only read": ([one.replace(b"2.31.2", b"2.32.3") for one in NEWER], DIAG, "ncclras -D", False),
+    "not known to only read": ([one.replace(b"2.31.2", b"2.33.1") for one in NEWER], DIAG, "ncclras -D", False),
     "refused and kept open": (NEWER, None, "breaks off", True),
 }
 
