@@ -170,8 +170,8 @@ DESTROYED = re.compile(r"\[PG ID 0 .{0,80} Rank (\d{1,6})\] Destroy complete\.")
 """What torch writes on each rank at level INFO once the group of all ranks is destroyed."""
 OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
 """The rank that a sentence names."""
-TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
-"""How torch itself warns; its last log lines say nothing of the program."""
+TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} |\[TC\]\[rank=\d")
+"""How torch itself warns, and torchcomms; their last log lines say nothing of the program."""
 SECTION = re.compile(r"^==> .{1,200} <==$")
 """The title under which `tail` shows one of several files."""
 KEYBOARD = "KeyboardInterrupt"

@@ -372,7 +372,8 @@ class C10dTimeout(Collective, frozen=True):
     desc: str | None = None
     pg_rank: int | None = None
     api: str | None = None
-    """`nccl`, `nccl2`"""
+    """`nccl`, `nccl2` (torchcomms, too): its `pg_rank` is the global one in a communicator of all
+    ranks only"""
 
 
 class C10dStatus(Fields, frozen=True):
@@ -415,10 +416,19 @@ class C10dMonitor(Fields, frozen=True):
     message: str | None = None
     seconds: int | None = None
     what: str = ""
-    """`stuck`, `gil`, `dump`, `remote_error`, `terminate`, `abort`: the end of a group does not
-    come back"""
+    """`stuck`, `gil`, `dump`, `remote_error`, `terminate`, `revoke`: a communicator is given up and
+    the process goes on, `abort`: the end of a group does not come back"""
     from_rank: int | None = None
     """who gave the signal"""
+
+
+class C10dCommunicator(Fields, frozen=True):
+    """`[TC][rank=3][name=tp] TorchCommNCCL initialized for rank: 3`"""
+
+    kind = "c10d.communicator"
+    name: str = ""
+    group_rank: int | None = None
+    """in it; the global one only where it has all ranks"""
 
 
 class C10dRecorder(Fields, frozen=True):

@@ -13,9 +13,10 @@ from typing import Any
 
 from msgspec import structs
 
-from ncclkit.core.kinds import C10dTimeout, NcclChannel
+from ncclkit.core.kinds import C10dCommunicator, C10dTimeout, NcclChannel
 from ncclkit.core.model import Event, fields_of
 from ncclkit.evidence.grammars.grammar import LabelledEvent
+from ncclkit.evidence.grammars.torchcomms import may_be_world
 
 IGNORED_FIELDS = frozenset(
     {
@@ -269,12 +270,33 @@ def _is_bare(timeout: C10dTimeout) -> bool:
 
 def assign_ranks(events: Iterable[Event]) -> list[Event]:
     """The last step over all files: ranks by process, public data only."""
-    merged = list(events)
+    merged = list(_ranks_of_sole_communicator(list(events)))
     ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
     return list(
         _each_exit_once(_public_event(_with_rank(event, ties, len(hosts) > 1)) for event in merged)
     )
+
+
+def _ranks_of_sole_communicator(events: list[Event]) -> Iterator[Event]:
+    """Events with the rank that torchcomms names, where it knows one communicator alone.
+
+    Such a one may have any name that does not say that it is of some ranks.
+    """
+    names = set()
+    for event in events:
+        if isinstance(event.data, C10dTimeout) and event.data.api == "nccl2":
+            names.add(event.data.pg or "")
+        elif isinstance(event.data, C10dCommunicator):
+            names.add(event.data.name)
+    names.discard("")
+    is_job = len(names) == 1 and may_be_world(next(iter(names)))
+    for event in events:
+        unnamed = isinstance(event.data, C10dTimeout) and event.data.api == "nccl2"
+        if is_job and unnamed and event.rank is None:
+            yield replace(event, rank=event.data.pg_rank)
+        else:
+            yield event
 
 
 def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:

@@ -23,6 +23,7 @@ from ncclkit.evidence.grammars import (
     refusals,
     store,
     system,
+    torchcomms,
     torchrun,
 )
 from ncclkit.evidence.scanner import scan
@@ -155,7 +156,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     assert events_page.PAGE.read_text(encoding="utf-8") == events_page.page()
 
 
-RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
+RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchcomms, torchrun)
 
 
 def test_a_folded_specimen_is_read_whole():

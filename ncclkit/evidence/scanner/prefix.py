@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 from ncclkit.core import secrets
 from ncclkit.evidence.grammars.grammar import Line
+from ncclkit.evidence.grammars.torchcomms import rank_in_world
 
 STAMP = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?"
@@ -180,6 +181,10 @@ def parse_prefix(
             line.body = text[own.end() :]
         else:
             line.body = text
+    elif "[TC][rank=" in text and (line.rank is None or line.local):
+        named = rank_in_world(text)
+        if named is not None:
+            line.rank, line.local = named, False
     place = PDSH.match(text)
     if place:
         line.host = line.host or place["host"].partition(".")[0]

@@ -35,6 +35,7 @@ from ncclkit.evidence.grammars import (
     stacks,
     store,
     system,
+    torchcomms,
     torchrun,
     unknown_errors,
 )
@@ -53,6 +54,7 @@ FEW = 256 << 10
 
 GRAMMARS = (
     c10d,
+    torchcomms,
     python,
     gloo,
     store,
