@@ -82,6 +82,8 @@ class FlightFinding(Collective, frozen=True):
     """seen by a look at the job, not in dumps"""
     rehearsed: bool = False
     """seen in a rehearsal, which knows every rank"""
+    growing: bool = False
+    """seen in files that are written while the job runs, and may show any moment of it"""
 
 
 def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, Any]:

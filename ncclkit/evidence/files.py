@@ -19,7 +19,7 @@ from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
 from ncclkit.evidence import abnormal, processes, ras, records, tools
-from ncclkit.evidence.flight import dumps
+from ncclkit.evidence.flight import clog, dumps
 from ncclkit.evidence.flight.rehearsal import events_of_rehearsal, is_rehearsal
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -404,6 +404,8 @@ def _fill_part(
             members = _member_parts(part, stream, counted, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
+    elif clog.is_clog(head):
+        _fill_from_clog(part, io.BufferedReader(Joined(head, text)))
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
         rest = read_document(part, head, text)
         if rest is not None:
@@ -465,6 +467,12 @@ def _member_parts(
     if packing == "zip" and file is not None:
         part.bytes = file.seek(0, io.SEEK_END)
     return sorted(parts, key=lambda inner: natural(inner.path))
+
+
+def _fill_from_clog(part: Part, stream: BinaryIO) -> None:
+    part.kind = "clog"
+    lines = iter(lambda: stream.readline(clog.LONGEST), b"")
+    part.dump, part.lines = clog.read_clog(lines, part.path, part.rank)
 
 
 def _fill_from_text(
