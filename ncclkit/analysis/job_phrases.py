@@ -127,7 +127,9 @@ RATE = any_of(
 SERVING = any_of(
     r"\b[Dd]ecode batch\b", r"\b[Pp]refill batch\b", r"generation throughput",
     r"Uvicorn running on", r"[Aa]pplication startup complete", r"server is fired up",
-    r"ready to roll", r"[Ss]erver (?:is )?(?:ready|started|listening)", r"\bReceived request\b",
+    r"ready to roll", r"\bReceived request\b",
+    # not torch's debug server, which any job may have
+    r"(?<!Frontend )[Ss]erver (?:is )?(?:ready|started|listening(?! to TCP :))",
     r"Finished request", r"Started (?:\w+ )?(?:GRPC|HTTP)\w*", r"Connected\s*$",
     r"\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d",
 )  # fmt: skip

@@ -447,7 +447,8 @@ class C10dHint(Message, frozen=True):
 
     kind = "c10d.hint"
     what: str = ""
-    """`group_timeout`, `asked_timeout`, `unbatched_p2p`, `not_destroyed`"""
+    """`group_timeout`, `asked_timeout`, `unbatched_p2p`, `not_destroyed`, `debug_server`: torch's
+    could not make a dump"""
 
 
 class C10dError(Message, frozen=True):
@@ -1583,6 +1584,17 @@ class AttachRank(Fields, frozen=True):
     """no process any more"""
     exitcode: int | None = None
     """0 where its launcher shows that; else None"""
+
+
+class DebugAbsent(Fields, frozen=True):
+    """A rank that gave torch's debug server no answer (`PARTIAL DATA`)."""
+
+    kind = "debug.absent"
+    how: str = ""
+    """`refused`: nothing listens there any more, `late`: its process takes the question and is
+    silent"""
+    answered: list[int] = []
+    """[ranks that answered at that time]"""
 
 
 class AttachMotion(Fields, frozen=True):

@@ -134,6 +134,13 @@ MONITOR: tuple[Rule, ...] = (
     monitor(
         "asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"
     ),
+    # E1127 18:30:08.710000 9 torch/distributed/debug/_frontend.py:305] Failed to dump fr_trace
+    monitor(
+        "debug_server",
+        "distributed/debug/_frontend.py",
+        r"distributed/debug/_frontend\.py:\d+\] Failed to dump",
+        "c10d.hint",
+    ),
     # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
     monitor("unbatched_p2p", "unbatched P2P op", "An unbatched P2P op", "c10d.hint"),
     # process group has NOT been destroyed before we destruct ProcessGroupNCCL (2.4, 2.5)
