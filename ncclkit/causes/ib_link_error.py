@@ -1,6 +1,7 @@
 """An InfiniBand or RoCE link fails
 
 What you see
+    "NET/IB: WQE stall (no CQE): peer=... dev=mlx5_3" (NCCL 2.31), or
     "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event
     : port error", dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report
     status 5 (flushed) or a closed connection.
@@ -50,7 +51,9 @@ from ncclkit.core.kinds import (
     C10dStatus,
     C10dTimeout,
     KernelLink,
+    NcclBootstrap,
     NcclDestroy,
+    NcclLink,
     NcclWarn,
     StepProgress,
 )
@@ -83,7 +86,13 @@ def diagnose(case: Case) -> Finding:
     went_well = [*case.of(NcclDestroy), *over_sockets(case), *case.of(C10dTimeout)]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
     return first_finding(
-        case, _failed_completion, _port_went_down, _broken_connection, CHECK.risk
+        case,
+        _failed_completion,
+        _port_went_down,
+        _unanswered_sends,
+        _lower_speed,
+        _broken_connection,
+        CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
 
@@ -132,6 +141,111 @@ def _port_went_down(case: Case) -> Finding | None:
         interfaces=interfaces,
         advice=_advice(device),
     )
+
+
+STALLED = 2.0
+"""Seconds without an answer from which on a send is no mere burst on a busy link."""
+
+
+def _unanswered_sends(case: Case) -> Finding | None:
+    """Sends over a port have no answer, by NCCL's own lines.
+
+    A peer that is late gives no credit to send to it, so nothing is under way to it.
+    """
+    stalls = in_order(case.of(NcclLink, what="stall"))
+    lasting = [event for event in stalls if (event.data.age or 0.0) >= STALLED]
+    if not lasting or _rank_ended(case):
+        return None
+    answered = [event for event in lasting if _answered_later(case, event)]
+    open_sends = [event for event in lasting if event not in answered]
+    lines = open_sends or answered
+    worst = max(lines, key=lambda event: event.data.age or 0.0)
+    device = _most_named(lines, "device") or worst.data.device
+    port = f"{device}:{worst.data.port}"
+    peer = _most_named(lines, "peer")
+    to = ""
+    if peer:
+        to = f" to {_name_of_peer(case, peer)}"
+    ranks = ranks_in(lines)
+    end = "."
+    strength: Strength = "likely"
+    if not open_sends:
+        end = ", and came after all."
+        strength = "possible"
+    say = (
+        f"The answer to a send of {name_ranks(ranks)}{on(worst.host)} over {port}{to} was"
+        f" outstanding for {worst.data.age:.0f} s{end}"
+    )
+    return found(
+        ID,
+        strength,
+        say,
+        pick([worst], lines, case.of(C10dTimeout)),
+        ranks=(),
+        hosts=name_hosts(lines),
+        interfaces=(device,),
+        advice=_advice(device),
+        next=experiment(case),
+    )
+
+
+def _answered_later(case: Case, stall: Event[NcclLink]) -> bool:
+    """Whether a later line shows that the same connection went on."""
+    for event in case.of(NcclLink):
+        same = (event.data.device, event.data.queue) == (stall.data.device, stall.data.queue)
+        is_later = event.path == stall.path and event.line > stall.line
+        if same and is_later and event.host == stall.host and event.data.what == "slow":
+            return True
+    return False
+
+
+def _most_named(lines: list[Event], field: str) -> str:
+    """The device, or the peer, that most lines name; empty where two are named as often."""
+    counts: Counter[str] = Counter()
+    for event in lines:
+        value = getattr(event.data, field)
+        if value:
+            counts[str(value)] += 1
+    ranked = counts.most_common(2)
+    if len(ranked) == 2 and ranked[0][1] == ranked[1][1]:
+        return ""
+    return ranked[0][0] if ranked else ""
+
+
+def _name_of_peer(case: Case, address: str) -> str:
+    """The host that NCCL bootstrapped at this address, beside it."""
+    hosts = {event.host for event in case.of(NcclBootstrap, address=address) if event.host}
+    if len(hosts) == 1:
+        return f"{next(iter(hosts))} ({address})"
+    return address
+
+
+def _lower_speed(case: Case) -> Finding | None:
+    """A port came to run at a lower rate during the job, and was not seen to come back."""
+    last: dict[tuple[str, str], Event[NcclLink]] = {}
+    first: dict[tuple[str, str], int] = {}
+    for event in in_order(case.of(NcclLink, what="speed")):
+        key = (event.host, f"{event.data.device}:{event.data.port}")
+        if event.data.before and event.data.before.isdecimal():
+            first.setdefault(key, int(event.data.before))
+        last[key] = event
+    for (host, port), event in last.items():
+        after = event.data.after or ""
+        before = first.get((host, port), 0)
+        if after.isdecimal() and int(after) < before:
+            return found(
+                ID,
+                "likely",
+                f"The port {port}{on(host)} fell from {before // 1000} to {int(after) // 1000}"
+                " Gbit/s during the job.",
+                pick([event]),
+                ranks=(),
+                hosts=name_hosts([event]),
+                interfaces=(event.data.device,),
+                advice=_advice(event.data.device),
+                next=experiment(case),
+            )
+    return None
 
 
 def _broken_connection(case: Case) -> Finding | None:

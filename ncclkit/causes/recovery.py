@@ -41,6 +41,7 @@ ERRORS = (
     "c10d.",
     "nccl.warn",
     "nccl.trace",
+    "nccl.link",
     "ddp.",
 )
 """Kinds of lines that a job that goes on has recovered from.

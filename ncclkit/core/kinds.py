@@ -263,6 +263,41 @@ class NcclInfo(NcclMessage, frozen=True):
     kind = "nccl.info"
 
 
+class NcclLink(Fields, frozen=True):
+    """INFO lines of NCCL 2.30.7 and later on one link: `WQE stall`, `WQE slow`, `speed change` …
+
+    Of lines of one connection the last one counts.
+    """
+
+    kind = "nccl.link"
+    what: str = ""
+    """`stall`: a send without an answer yet, `slow`: one whose answer came late, `summary` of a
+    connection at its end, `gid`: the port's address changed, `speed`: its rate did"""
+    device: str = ""
+    port: int | None = None
+    peer: str | None = None
+    """address of the peer's process"""
+    queue: int | None = None
+    """number of the queue pair"""
+    age: float | None = None
+    """s without an answer, of `stall`"""
+    took: float | None = None
+    """s to the answer, of `slow`"""
+    threshold: float | None = None
+    """s from which NCCL speaks of it"""
+    usual: float | None = None
+    """s: mean of `slow`, median of `summary`"""
+    worst: float | None = None
+    """s"""
+    count: int | None = None
+    slow: int | None = None
+    """sends, and slow ones of them, of `summary`"""
+    before: str | None = None
+    after: str | None = None
+    """addresses of `gid`, Mbit/s of `speed`"""
+    is_roce: bool | None = None
+
+
 class NcclDestroy(Fields, frozen=True):
     """Teardown lines."""
 

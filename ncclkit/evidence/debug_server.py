@@ -258,6 +258,8 @@ def _how(why: str) -> str:
     return ""
 
 
-def _event(kind: str, text: str, dump: DebugDump, answer: RankAnswer, data: Mapping[str, Any]) -> Event:
+def _event(
+    kind: str, text: str, dump: DebugDump, answer: RankAnswer, data: Mapping[str, Any]
+) -> Event:
     place = (dump.path, answer.line, dump.time, answer.host)
     return Event(kind, clip(text), *place, rank=answer.rank, data=data)

@@ -32,8 +32,8 @@ IGNORED_FIELDS = frozenset(
     }
 )
 """Fields of `data` in which equal events may differ."""
-KEEP_LAST = ("progress", "worker.phase")
-"""Kinds whose last event per rank and file (and phase) alone counts."""
+KEEP_LAST = ("progress", "worker.phase", "nccl.link")
+"""Kinds whose last event per rank and file (and phase, and connection) alone counts."""
 QUOTING = frozenset({"message", "error", "frames"})
 """Fields of kinds whose events are told apart by their text as well."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
@@ -181,6 +181,8 @@ def _merge_key(event: Event) -> Any:
         return who
     if event.kind == "worker.phase":
         return (*who, data.phase)
+    if event.kind == "nccl.link":
+        return (*who, data.what, data.device, data.port, data.peer, data.queue)
     if event.kind == "nccl.channel":
         return (
             event.kind,

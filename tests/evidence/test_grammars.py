@@ -15,6 +15,7 @@ from ncclkit.evidence.grammars import (
     families,
     gloo,
     kernel,
+    links,
     nccl,
     network,
     printed,
@@ -156,7 +157,8 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     assert events_page.PAGE.read_text(encoding="utf-8") == events_page.page()
 
 
-RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchcomms, torchrun)
+RULED = (c10d, families, gloo, kernel, links, nccl, network, printed, progress, python, refusals, store)
+RULED += (system, torchcomms, torchrun)
 
 
 def test_a_folded_specimen_is_read_whole():
