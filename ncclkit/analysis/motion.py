@@ -31,7 +31,7 @@ from ncclkit.core.text import ranks as rank_words
 
 OF_A_MOMENT = frozenset(
     "stack attach.rank ras.communicator telemetry.utilization telemetry.scheduling "
-    "flight.missing flight.mismatch flight.stuck flight.p2p".split()
+    "flight.missing flight.mismatch flight.stuck flight.p2p net.tcp net.counter".split()
 )
 """Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
 AT_WORK, IDLE = 60.0, 30.0

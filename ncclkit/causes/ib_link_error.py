@@ -55,6 +55,7 @@ from ncclkit.core.kinds import (
     NcclDestroy,
     NcclLink,
     NcclWarn,
+    NetCounter,
     StepProgress,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -91,6 +92,7 @@ def diagnose(case: Case) -> Finding:
         _port_went_down,
         _unanswered_sends,
         _lower_speed,
+        _rising_counters,
         _broken_connection,
         CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
@@ -246,6 +248,43 @@ def _lower_speed(case: Case) -> Finding | None:
                 next=experiment(case),
             )
     return None
+
+
+OF_RDMA = {
+    "symbol_error": "bits arrived wrong",
+    "link_downed": "the link went down",
+    "link_error_recovery": "the link had to recover",
+    "port_rcv_errors": "packets arrived broken",
+    "local_link_integrity_errors": "the link lost its integrity",
+    "packet_seq_err": "packets got lost",
+    "local_ack_timeout_err": "packets were not acknowledged",
+    "roce_adp_retrans": "packets were sent again",
+}
+"""Counters of a port → what happens where they rise."""
+
+
+def _rising_counters(case: Case) -> Finding | None:
+    """Errors of an RDMA port rose while a job that stands still was looked at."""
+    lines = [event for event in case.of(NetCounter) if event.data.name in OF_RDMA]
+    if not lines or _rank_ended(case):
+        return None
+    worst = max(lines, key=lambda event: event.data.grown)
+    data = worst.data
+    say = (
+        f"On the port {data.device}:{data.port}{on(worst.host)} {OF_RDMA[data.name]} while the job"
+        f" stood still ({data.name} rose by {data.grown} in {data.seconds:g} s)."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick([worst], lines, limit=4),
+        ranks=(),
+        hosts=name_hosts(lines),
+        interfaces=(data.device,),
+        advice=_advice(data.device),
+        next=experiment(case),
+    )
 
 
 def _broken_connection(case: Case) -> Finding | None:

@@ -1294,7 +1294,7 @@ class NetPing(Fields, frozen=True):
 
 
 class NetTcp(Fields, frozen=True):
-    """An established connection as `ss -ti` shows it."""
+    """An established connection as `ss -ti` shows it, or a rank's own as `ncclkit attach` does."""
 
     kind = "net.tcp"
     peer: str = ""
@@ -1309,6 +1309,21 @@ class NetTcp(Fields, frozen=True):
     lost: int | None = None
     """packets"""
     rto_ms: float | None = None
+    grown: int | None = None
+    """repeated while `ncclkit attach` looked"""
+
+
+class NetCounter(Fields, frozen=True):
+    """A count of errors of a port or an interface that rose while `ncclkit attach` looked."""
+
+    kind = "net.counter"
+    device: str = ""
+    port: int | None = None
+    """of an RDMA device"""
+    name: str = ""
+    """as the kernel names it: `local_ack_timeout_err`, `rx_crc_errors`…"""
+    grown: int = 0
+    seconds: float | None = None
 
 
 class ConnectHost(Fields, frozen=True):
