@@ -1,7 +1,7 @@
 """Jobs of `hangs` and `healthy` in the layout of a server: an engine that starts its workers, which carry no RANK.
 
-``python engines.py LAYOUT FILE NAME``: `LAYOUT` is ``spawn`` (vLLM and SGLang without titles), ``fork``, or ``titled``
-(workers that write their place into the title of their process).  The file is that of `hangs` or of `healthy`.
+``python engines.py LAYOUT FILE NAME RANKS``: `LAYOUT` is ``spawn`` or ``fork``, as vLLM and SGLang start workers.  The
+file is that of `hangs` or of `healthy`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.live import hangs, healthy  # noqa: E402
 
-LAYOUTS = ("spawn", "fork", "titled")
 NUMBERED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -57,7 +56,7 @@ def main(layout: str, program: str, name: str, ranks: int) -> None:
     workers = []
     # in another order than that of their ranks, as a server under load starts them
     for rank in sorted(range(ranks), key=lambda rank: -rank):
-        worker = context.Process(target=worker_main, args=(rank, ranks, port, layout, program, name))
+        worker = context.Process(target=worker_main, args=(rank, ranks, port, program, name))
         worker.start()
         Path(os.environ["HANGS"], f"pid.{rank}").write_text(str(worker.pid))
         workers.append(worker)
@@ -65,15 +64,11 @@ def main(layout: str, program: str, name: str, ranks: int) -> None:
         worker.join()
 
 
-def worker_main(rank: int, ranks: int, port: int, layout: str, program: str, name: str) -> None:
+def worker_main(rank: int, ranks: int, port: int, program: str, name: str) -> None:
     """One worker: what a launcher tells a rank it is told as arguments."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     os.environ.update({key: str(value) for key, value in told.items()} | {"MASTER_ADDR": "127.0.0.1"})
-    if layout == "titled":
-        from setproctitle import setproctitle
-
-        setproctitle(f"VLLM::Worker_PP{rank // 2}_TP{rank % 2}")
     spec = importlib.util.spec_from_file_location("program", program)
     assert spec is not None and spec.loader is not None
     module = sys.modules["program"] = importlib.util.module_from_spec(spec)
