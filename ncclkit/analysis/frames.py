@@ -158,7 +158,10 @@ def awaited_and_silent(case: Case, how: str) -> list[Event]:
     `how` is that of their ``debug.absent``.
     """
     known = stacks(case)
-    waiting = {rank for rank, stack in known.items() if in_collective(stack.data.frames)}
+    waiting = set()
+    for rank, stack in known.items():
+        if in_collective(stack.data.frames):
+            waiting.add(rank)
     found = []
     for event in case.of(DebugAbsent, how=how):
         answered = set(event.data.answered)

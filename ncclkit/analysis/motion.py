@@ -98,7 +98,10 @@ def with_blockages(case: Case) -> Case:
 
     Of a look by `ncclkit attach` it is known when it is stored.
     """
-    looked = [event for event in case.of(AttachRank, gone=False) if event.pid is None]
+    looked = []
+    for event in case.of(AttachRank, gone=False):
+        if event.pid is None:
+            looked.append(event)
     if not looked or any(event.data.live for event in case.of(*COMPARED)):
         return case
     found = blockages(case.events)

@@ -118,8 +118,8 @@ def user_test(case: Case) -> UserTest | None:
     if not still:
         still = _repeating(case)
     if still and still[0].data.grown and (still[0].data.backoff or 0) < STANDS:
-        lost = still[0].data
-        say = f"A connection to {lost.peer} repeated {lost.grown} packets while the job stood still"
+        held = still[0].data
+        say = f"A connection to {held.peer} repeated {held.grown} packets while the job stood still"
         return UserTest(say, still[:2])
     if still:
         peer, times = still[0].data.peer, still[0].data.backoff

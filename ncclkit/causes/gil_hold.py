@@ -161,7 +161,10 @@ def _silent_rank(case: Case) -> Finding | None:
         f"{who_are(ranks, lines[0].host)} did not answer torch's debug server, while the others"
         " wait in a collective: a thread holds the GIL, or the process is stopped or swaps."
     )
-    stood = [stack for rank, stack in stacks(case).items() if rank not in ranks]
+    stood = []
+    for rank, stack in stacks(case).items():
+        if rank not in ranks:
+            stood.append(stack)
     return found(
         ID,
         "possible",

@@ -176,18 +176,24 @@ def _address_changed(case: Case) -> Finding | None:
     """
     fatal = matching(case.of(NcclWarn), GID_FAILED)
     changed = case.of(NcclLink, what="gid")
-    failures = [*family(case, "ib_completion"), *case.of(C10dTimeout)]
+    failures = list(family(case, "ib_completion"))
+    failures += case.of(C10dTimeout)
     if not fatal and not (changed and failures):
         return None
     lines = fatal or changed
-    strength: Strength = "proven" if fatal else "possible"
+    strength: Strength = "possible"
+    if fatal:
+        strength = "proven"
     device = ""
     for event in changed:
         device = f"{event.data.device}:{event.data.port}"
-    port = f"the RoCE port {device}" if device else "a RoCE port"
+    port = "a RoCE port"
+    interfaces: tuple[str, ...] = ()
+    if device:
+        port = f"the RoCE port {device}"
+        interfaces = (device.partition(":")[0],)
     say = f"The address (GID) of {port}{on(lines[0].host)} changed during the job; connections"
     say += " that were open keep the old one."
-    interfaces = (device.partition(":")[0],) if device else ()
     return found(
         ID,
         strength,

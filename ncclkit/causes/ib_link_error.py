@@ -155,11 +155,19 @@ def _unanswered_sends(case: Case) -> Finding | None:
     A peer that is late gives no credit to send to it, so nothing is under way to it.
     """
     stalls = in_order(case.of(NcclLink, what="stall"))
-    lasting = [event for event in stalls if (event.data.age or 0.0) >= STALLED]
+    lasting = []
+    for event in stalls:
+        if (event.data.age or 0.0) >= STALLED:
+            lasting.append(event)
     if not lasting or _rank_ended(case):
         return None
-    answered = [event for event in lasting if _answered_later(case, event)]
-    open_sends = [event for event in lasting if event not in answered]
+    answered = []
+    open_sends = []
+    for event in lasting:
+        if _answered_later(case, event):
+            answered.append(event)
+        else:
+            open_sends.append(event)
     lines = open_sends or answered
     worst = max(lines, key=lambda event: event.data.age or 0.0)
     device = _most_named(lines, "device") or worst.data.device
@@ -174,8 +182,9 @@ def _unanswered_sends(case: Case) -> Finding | None:
     if not open_sends:
         end = ", and came after all."
         strength = "possible"
+    who = f"{name_ranks(ranks)}{on(worst.host)}"
     say = (
-        f"The answer to a send of {name_ranks(ranks)}{on(worst.host)} over {port}{to} was"
+        f"The answer to a send of {who} over {port}{to} was"
         f" outstanding for {worst.data.age:.0f} s{end}"
     )
     return found(
@@ -194,9 +203,13 @@ def _unanswered_sends(case: Case) -> Finding | None:
 def _answered_later(case: Case, stall: Event[NcclLink]) -> bool:
     """Whether a later line shows that the same connection went on."""
     for event in case.of(NcclLink):
-        same = (event.data.device, event.data.queue) == (stall.data.device, stall.data.queue)
-        is_later = event.path == stall.path and event.line > stall.line
-        if same and is_later and event.host == stall.host and event.data.what == "slow":
+        if event.data.what != "slow" or event.host != stall.host:
+            continue
+        if event.data.device != stall.data.device:
+            continue
+        if event.data.queue != stall.data.queue:
+            continue
+        if event.path == stall.path and event.line > stall.line:
             return True
     return False
 
@@ -211,12 +224,17 @@ def _most_named(lines: list[Event], field: str) -> str:
     ranked = counts.most_common(2)
     if len(ranked) == 2 and ranked[0][1] == ranked[1][1]:
         return ""
-    return ranked[0][0] if ranked else ""
+    if ranked:
+        return ranked[0][0]
+    return ""
 
 
 def _name_of_peer(case: Case, address: str) -> str:
     """The host that NCCL bootstrapped at this address, beside it."""
-    hosts = {event.host for event in case.of(NcclBootstrap, address=address) if event.host}
+    hosts = set()
+    for event in case.of(NcclBootstrap, address=address):
+        if event.host:
+            hosts.add(event.host)
     if len(hosts) == 1:
         return f"{next(iter(hosts))} ({address})"
     return address
@@ -235,11 +253,14 @@ def _lower_speed(case: Case) -> Finding | None:
         after = event.data.after or ""
         before = first.get((host, port), 0)
         if after.isdecimal() and int(after) < before:
+            say = (
+                f"The port {port}{on(host)} fell from {before // 1000} to {int(after) // 1000}"
+                " Gbit/s during the job."
+            )
             return found(
                 ID,
                 "likely",
-                f"The port {port}{on(host)} fell from {before // 1000} to {int(after) // 1000}"
-                " Gbit/s during the job.",
+                say,
                 pick([event]),
                 ranks=(),
                 hosts=name_hosts([event]),
@@ -265,14 +286,20 @@ OF_RDMA = {
 
 def _rising_counters(case: Case) -> Finding | None:
     """Errors of an RDMA port rose while a job that stands still was looked at."""
-    lines = [event for event in case.of(NetCounter) if event.data.name in OF_RDMA]
+    lines = []
+    for event in case.of(NetCounter):
+        if event.data.name in OF_RDMA:
+            lines.append(event)
     if not lines or _rank_ended(case):
         return None
     worst = max(lines, key=lambda event: event.data.grown)
     data = worst.data
+    port = f"{data.device}:{data.port}{on(worst.host)}"
+    happens = OF_RDMA[data.name]
     say = (
-        f"On the port {data.device}:{data.port}{on(worst.host)} {OF_RDMA[data.name]} while the job"
-        f" stood still ({data.name} rose by {data.grown} in {data.seconds:g} s)."
+        f"On the port {port} {happens} while the job"
+        f" stood still ({data.name} rose by {data.grown}"
+        f" in {data.seconds:g} s)."
     )
     return found(
         ID,

@@ -253,7 +253,10 @@ def _refuses_connections(case: Case) -> Finding | None:
         f"{who_are(ranks, lines[0].host)} refused torch's debug server, so its process has ended;"
         " the others wait in a collective and cannot go on without it."
     )
-    stood = [stack for rank, stack in stacks(case).items() if rank not in ranks]
+    stood = []
+    for rank, stack in stacks(case).items():
+        if rank not in ranks:
+            stood.append(stack)
     return found(
         ID,
         "likely",

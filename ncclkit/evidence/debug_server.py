@@ -87,7 +87,10 @@ def is_debug_dump(text: str) -> bool:
 def read_dump(text: str, path: str) -> DebugDump:
     """What one file holds, whole or cut short."""
     said = NAME.search(PurePath(path).name)
-    dump = DebugDump(path, said["name"] if said else "", _time_of_name(said))
+    name = ""
+    if said:
+        name = said["name"]
+    dump = DebugDump(path, name, _time_of_name(said))
     answer: RankAnswer | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
@@ -179,10 +182,14 @@ def _main_frames(body: Sequence[str]) -> list[Frame]:
         found = stacks.FAULT_FRAME.match(line) or stacks.PYSPY_FRAME.match(line)
         if found and threads:
             threads[-1][1].append(frame(found["file"], found["line"], found["func"]))
-    with_frames = [frames for _, frames in threads if frames]
-    named = [frames for name, frames in threads if name == "MainThread" and frames]
-    chosen = named or with_frames
-    return chosen[-1][: stacks.LIMIT] if chosen else []
+    chosen: list[Frame] = []
+    is_named = False
+    for name, frames in threads:
+        is_main = name == "MainThread"
+        if frames and (is_main or not is_named):
+            chosen = frames
+            is_named = is_main
+    return chosen[: stacks.LIMIT]
 
 
 def _frame_line(one: Frame) -> str:
@@ -200,13 +207,24 @@ def _call_events(looks: Sequence[DebugDump]) -> Iterator[Event]:
     well has lasted.
     """
     newest = looks[-1]
-    before = [call.key for dump in looks[:-1][-1:] for call in dump.calls]
+    before = set()
+    if len(looks) > 1:
+        for call in looks[-2].calls:
+            before.add(call.key)
     for call in newest.calls:
-        data = call.fields | {"growing": call.key not in before}
-        odd = call.ranks
-        rank = odd[0] if len(odd) == 1 else None
+        data = dict(call.fields)
+        data["growing"] = call.key not in before
+        rank = None
+        if len(call.ranks) == 1:
+            rank = call.ranks[0]
         yield Event(
-            call.kind, clip(call.text), newest.path, call.line, newest.time, rank=rank, data=data
+            call.kind,
+            clip(call.text),
+            newest.path,
+            call.line,
+            newest.time,
+            rank=rank,
+            data=data,
         )
 
 
@@ -215,10 +233,9 @@ def _absent_events(newest: Sequence[DebugDump]) -> Iterator[Event]:
     answered: set[int] = set()
     silent: dict[int, tuple[DebugDump, int, str, str]] = {}
     for dump in newest:
-        refused = dump.absent.keys() | {
-            rank for rank, answer in dump.answers.items() if _is_error(answer)
-        }
-        answered |= {rank for rank in dump.answers if rank not in refused}
+        for rank, answer in dump.answers.items():
+            if rank not in dump.absent and not _is_error(answer):
+                answered.add(rank)
         for rank, (line, why) in dump.absent.items():
             how = _how(why)
             if how == "no_handler":
@@ -228,8 +245,9 @@ def _absent_events(newest: Sequence[DebugDump]) -> Iterator[Event]:
     for rank, (dump, line, why, how) in sorted(silent.items()):
         if rank in answered:
             continue
-        answer = dump.answers.get(rank)
-        host = answer.host if answer else ""
+        host = ""
+        if rank in dump.answers:
+            host = dump.answers[rank].host
         text = f"Rank {rank}: {why}"
         yield Event(
             "debug.absent",

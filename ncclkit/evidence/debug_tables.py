@@ -70,26 +70,46 @@ def _columns(header: str) -> dict[str, tuple[int, int]]:
 def _call_of_row(row: str, columns: Mapping[str, tuple[int, int]], number: int) -> OddCall | None:
     def cell(name: str) -> str:
         """Text stands at the left of its column, which ends where the next one begins."""
-        start, end = columns.get(name, (0, 0))
-        later = [begin for begin, _ in columns.values() if begin > start]
-        return row[start : min(later, default=len(row))].strip() if end else ""
+        if name not in columns:
+            return ""
+        start, _ = columns[name]
+        end = len(row)
+        for begin, _ in columns.values():
+            if start < begin < end:
+                end = begin
+        return row[start:end].strip()
 
     # a number stands at the right of its column
     head = row[: columns["collective_seq_id"][1]].split()
     if not head or not head[-1].isdecimal() or not head[-1].isascii() or len(head[-1]) > 15:
         return None
-    expected = [int(rank) for rank in RANK.findall(cell("expected_ranks"))]
-    missing = [int(rank) for rank in RANK.findall(cell("missing_ranks"))]
+    expected = _ranks_of_cell(cell("expected_ranks"))
+    missing = _ranks_of_cell(cell("missing_ranks"))
     name, _, desc = cell("pg_desc").partition(":")
     op = cell("collective_name").partition(":")[2]
-    common = {"group": name, "desc": desc, "seq": int(head[-1]), "op": op}
-    title = f"process group {name}" + f" ({desc})" * bool(desc)
+    common = {
+        "group": name,
+        "desc": desc,
+        "seq": int(head[-1]),
+        "op": op,
+    }
+    title = f"process group {name}"
+    if desc:
+        title += f" ({desc})"
     if missing:
-        waiting = [rank for rank in expected if rank not in missing]
+        waiting = sorted(set(expected) - set(missing))
         text = f"{title}: collective {head[-1]} {op}\n  missing_ranks: {rank_words(missing)}"
         fields = common | {"missing": missing, "waiting": waiting}
         return OddCall("flight.missing", fields, text, number, tuple(missing))
     return _mismatch(cell, common, expected, title, number)
+
+
+def _ranks_of_cell(text: str) -> list[int]:
+    """The ranks in a cell such as ``{0, 1, 2}``."""
+    ranks = []
+    for number in RANK.findall(text):
+        ranks.append(int(number))
+    return ranks
 
 
 def _mismatch(
@@ -106,7 +126,7 @@ def _mismatch(
             field, values = "sizes", (sizes, other["ins"])
         else:
             continue
-        rest = [one for one in expected if one != rank]
+        rest = sorted(set(expected) - {rank})
         fields = dict(common) | {
             "field": field,
             "majority": {"value": values[0], "ranks": rest},

@@ -359,9 +359,11 @@ def ranks_of_target(
         meant = list(_meant(plain, job))
         jobs = processes.jobs_of_processes(meant)
         if not jobs:
-            for group in workers.worker_groups(_with_children(plain, meant)):
+            family = _with_children(plain, meant)
+            for group in workers.worker_groups(family):
+                note = workers.note_on(group)
                 jobs.append(group.ranks)
-                on_note(workers.note_on(group))
+                on_note(note)
     if len(jobs) > 1:
         heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
         raise NcclkitError(
@@ -379,14 +381,22 @@ def _with_children(plain: Sequence[int], meant: Iterable[int]) -> list[int]:
     They are those that this user owns: root sees those of everybody.
     """
     user = os.geteuid()
+    own = []
     if not plain:
-        return [pid for pid in meant if processes.owner(pid) == user]
+        for pid in meant:
+            if processes.owner(pid) == user:
+                own.append(pid)
+        return own
     family = set(plain)
     for pid in plain:
-        family.update(processes.descendants(pid))
-    if len(plain) == 1 and not processes.descendants(plain[0]):
+        children = processes.descendants(pid)
+        family.update(children)
+    if len(family) == 1:
         # one worker stands for its group, as one rank does for its job
-        family.update(processes.descendants(processes.parents().get(plain[0], 0)))
+        parents = processes.parents()
+        engine = parents.get(plain[0], 0)
+        siblings = processes.descendants(engine)
+        family.update(siblings)
     return sorted(family)
 
 

@@ -64,8 +64,15 @@ class Links:
         counters = []
         for key, count in counts.items():
             grown = count - self.counts.get(key, count)
+            device, port, name = key
             if grown > 0:
-                counters.append({"device": key[0], "port": key[1], "name": key[2], "grown": grown})
+                row = {
+                    "device": device,
+                    "port": port,
+                    "name": name,
+                    "grown": grown,
+                }
+                counters.append(row)
         counters.sort(key=lambda row: -row["grown"])
         return {
             "seconds": round(time.monotonic() - self.begun, 1),
@@ -85,7 +92,9 @@ def own_sockets(ranks):
     for rank, pid in ranks.items():
         for inode in utilization.inodes(pid):
             socket = known.get(inode)
-            if socket is not None and socket.ports[1] and _goes_out(socket):
+            if socket is None or not socket.ports[1]:
+                continue
+            if _goes_out(socket):
                 found[rank, inode] = _row(rank, socket)
     return found
 
@@ -95,16 +104,18 @@ def _goes_out(socket):
 
 
 def _row(rank, socket):
-    rto, lost, retrans, resent = (
-        struct.unpack_from("<I", socket.info, place)[0] for place in (RTO, LOST, RETRANS, RESENT)
-    )
+    info = socket.info
+    (rto,) = struct.unpack_from("<I", info, RTO)
+    (lost,) = struct.unpack_from("<I", info, LOST)
+    (retrans,) = struct.unpack_from("<I", info, RETRANS)
+    (resent,) = struct.unpack_from("<I", info, RESENT)
     return {
         "rank": rank,
         "local": socket.local,
         "peer": socket.peer,
         "port": socket.ports[1],
         "queued": socket.queued,
-        "backoff": socket.info[BACKOFF],
+        "backoff": info[BACKOFF],
         "lost": lost,
         "retrans": retrans,
         "resent": resent,
@@ -114,23 +125,28 @@ def _row(rank, socket):
 
 def _counts_in_time(ranks, sockets):
     """`_counts`, or nothing where a driver does not answer in time."""
-    addresses = {row["local"] for row in sockets.values()}
+    addresses = set()
+    for row in sockets.values():
+        addresses.add(row["local"])
     return side_by_side(lambda _: _counts(ranks, addresses), [None], SECONDS, {})[0]
 
 
 def _counts(ranks, addresses):
     """{(device, port, name of a counter): its count}, of the ranks' devices and interfaces."""
-    found = {}
+    found = {}  # type: dict[tuple[str, object, str], int]
     for device in _open_devices(ranks):
         for port in _names("%s/%s/ports" % (PORTS, device)):
             for group, names in FAULTS.items():
                 for name in names:
-                    path = "%s/%s/ports/%s/%s/%s" % (PORTS, device, port, group, name)
-                    _read_count(found, (device, whole_number(port), name), path)
+                    place = (PORTS, device, port, group, name)
+                    path = "%s/%s/ports/%s/%s/%s" % place
+                    key = (device, whole_number(port), name)
+                    _read_count(found, key, path)
     for interface in _interfaces(addresses):
         for name in (*STATISTICS, CARRIER):
             path = "%s/%s/%s" % (INTERFACES, interface, name)
-            _read_count(found, (interface, None, os.path.basename(name)), path)
+            key = (interface, None, os.path.basename(name))
+            _read_count(found, key, path)
     return found
 
 
@@ -164,5 +180,9 @@ def _interfaces(addresses):
         entries = network.entries()
     except OSError:
         return []
-    own = {entry["name"] for entry in entries if entry["address"].partition("/")[0] in addresses}
+    own = set()
+    for entry in entries:
+        address = entry["address"].partition("/")[0]
+        if address in addresses:
+            own.add(entry["name"])
     return sorted(own)

@@ -182,7 +182,10 @@ def traffic():
     known = tcp_sockets()
     if known is None:
         return None
-    return {inode: _bytes_moved(held.info) for inode, held in known.items()}
+    moved = {}
+    for inode, held in known.items():
+        moved[inode] = _bytes_moved(held.info)
+    return moved
 
 
 def seconds_without_traffic(pids):

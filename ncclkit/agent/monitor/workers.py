@@ -69,12 +69,21 @@ def worker_groups(pids):
             started.setdefault((name, parents.get(pid, 0)), []).append(pid)
         elif SPAWNED.search(title) or is_forked(pid, parents):
             started.setdefault(("spawn", parents.get(pid, 0)), []).append(pid)
-    groups = [WorkerGroup(_by_place(held), "title") for held in titled.values()]
+    groups = []
+    for places in titled.values():
+        groups.append(WorkerGroup(_by_place(places), "title"))
     for held in started.values():
-        workers = sorted((pid for pid in held[:MOST] if has_torch(pid)), key=_age)
+        workers = []
+        for pid in held[:MOST]:
+            if has_torch(pid):
+                workers.append(pid)
+        workers.sort(key=_age)
         if len(workers) >= FEWEST:
             groups.append(_numbered(workers))
-    found = [group for group in groups if len(group.ranks) >= FEWEST]
+    found = []
+    for group in groups:
+        if len(group.ranks) >= FEWEST:
+            found.append(group)
     found.sort(key=lambda group: (-len(group.ranks), min(group.ranks.values())))
     return found
 
@@ -116,8 +125,11 @@ def _by_place(places):
     """{number: process}, by the places that titles name, counted as ranks are."""
 
     def order(pid):
-        named = {kind: int(number) for kind, number in PLACE.findall(places[pid])}
-        return [named.get(kind, 0) for kind in OUTER_FIRST]
+        named = dict(PLACE.findall(places[pid]))
+        numbers = []
+        for kind in OUTER_FIRST:
+            numbers.append(int(named.get(kind, 0)))
+        return numbers
 
     return dict(enumerate(sorted(places, key=order)))
 

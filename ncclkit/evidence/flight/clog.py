@@ -25,7 +25,8 @@ PENDING = 4096
 """Calls of one kind that may be under way at once."""
 SIGNATURES, NAMES = 10_000, 1_000
 """Kinds of calls and communicators that a file may have."""
-HEAD = re.compile(rb"V\|\d{1,9}\|base_timestamp=(\d{1,12}\.\d{1,6})")
+HEAD = re.compile(rb"V\|\d{1,9}\|base_timestamp=\d{1,12}\.\d{1,6}")
+VERSION = re.compile(r"V\|(?P<version>\d{1,9})\|base_timestamp=(?P<base>\d{1,12}\.\d{1,6})")
 SIGNATURE = re.compile(r"C(\d{1,12})\|sig\|(\w{1,60})((?:\|[\w.]{1,60}=[^|]*)*)$")
 EVENT = re.compile(
     r"(?:(?P<graph>G\d{1,20})\|)?C(?P<call>\d{1,12})\|(?P<what>[QSEW])"
@@ -105,14 +106,17 @@ class ClogReader:
         elif match := SIGNATURE.match(line):
             self._take_signature(match[1], match[2], match[3])
         elif (match := NEW.match(line)) and len(self._ranks) < NAMES:
-            self._ranks.setdefault(match["name"][:200], (int(match["rank"]), int(match["size"])))
+            name = match["name"][:200]
+            place = (int(match["rank"]), int(match["size"]))
+            self._ranks.setdefault(name, place)
         elif (match := SPLIT.match(line)) and len(self._splits) < NAMES:
-            ranks = [int(rank) for rank in match["ranks"].split(",") if is_whole(rank)]
-            self._splits[match["child"][:200]] = (match["parent"][:200], ranks)
+            child, parent = match["child"][:200], match["parent"][:200]
+            self._splits[child] = (parent, _whole_numbers(match["ranks"]))
         elif (match := LEAKED.match(line)) and len(self._leaked) < CALLS:
             self._leaked.add(int(match[1]))
-        elif match := HEAD.match(line.encode()):
-            self.version, self._base = line.split("|")[1], float(match[1])
+        elif match := VERSION.match(line):
+            self.version = match["version"]
+            self._base = float(match["base"])
 
     def _take_signature(self, number: str, op: str, rest: str) -> None:
         if len(self._signatures) < SIGNATURES:
@@ -142,12 +146,10 @@ class ClogReader:
     def _enqueue(self, signature: _Signature, event: re.Match[str]) -> None:
         is_pair = signature.op in PAIRS
         self._numbers[signature.comm, is_pair] += signature.op != BATCH
-        call = _Call(
-            signature,
-            self._numbers[signature.comm, is_pair],
-            int(event["work"] or 0),
-            self._base + float(event["at"]),
-        )
+        number = self._numbers[signature.comm, is_pair]
+        work = int(event["work"] or 0)
+        created = self._base + float(event["at"])
+        call = _Call(signature, number, work, created)
         if signature.op != BATCH:
             self._calls.append(call)
             self._count += 1
@@ -160,11 +162,15 @@ class ClogReader:
     def dump(self, path: str, rank: int | None) -> Dump:
         """What the lines say of the rank that wrote them; `rank` is that of the file's name."""
         world = max((size for _, size in self._ranks.values()), default=0)
-        whole = [name for name, (_, size) in self._ranks.items() if size == world]
-        if whole:
-            rank = self._ranks[whole[0]][0]
+        for own, size in self._ranks.values():
+            if size == world:
+                rank = own
+                break
         members = self._members(world, rank)
-        batched = {one.comm for one in self._signatures.values() if one.op == BATCH}
+        batched = set()
+        for signature in self._signatures.values():
+            if signature.op == BATCH:
+                batched.add(signature.comm)
         for call in self._calls:
             # at the end of a job some ends are not seen any more
             if not self._shows_ends or call.work in self._leaked:
@@ -173,9 +179,14 @@ class ClogReader:
         for call in self._calls:
             name, is_pair = call.signature.comm, call.signature.op in PAIRS
             if name in members and not (is_pair and name in batched):
-                own = members[name].index(rank) if rank in members[name] else 0
+                own = 0
+                if rank in members[name]:
+                    own = members[name].index(rank)
                 entries.append(_entry(call, own))
-        dump = dump_of_entries(entries, path, rank, {(k, ""): v for k, v in members.items()})
+        groups = {}
+        for name, ranks in members.items():
+            groups[name, ""] = ranks
+        dump = dump_of_entries(entries, path, rank, groups)
         dump.form, dump.version = "clog", self.version[:20]
         dump.total = self._count
         dump.dropped = self._count > len(self._calls)
@@ -239,5 +250,14 @@ def _sizes(said: Mapping[str, str], side: str) -> list[list[int]]:
     for name in (f"{side}_count", f"{side}_counts", f"{side}_splits"):
         text = said.get(name, "")
         if text and text != "0":
-            return [[int(one)] for one in text.split(",")[:RANKS] if is_whole(one)]
+            return [[count] for count in _whole_numbers(text)]
     return []
+
+
+def _whole_numbers(text: str) -> list[int]:
+    """The numbers in a text such as ``0,1,2``."""
+    numbers = []
+    for one in text.split(",")[:RANKS]:
+        if is_whole(one):
+            numbers.append(int(one))
+    return numbers
