@@ -117,9 +117,14 @@ def user_test(case: Case) -> UserTest | None:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if not still:
         still = _repeating(case)
-    if still and still[0].data.grown and (still[0].data.backoff or 0) < STANDS:
+    held = None
+    if still:
         held = still[0].data
-        say = f"A connection to {held.peer} repeated {held.grown} packets while the job stood still"
+    if held and held.grown and (held.backoff or 0) < STANDS:
+        say = (
+            f"A connection to {held.peer} repeated {held.grown} packets"
+            " while the job stood still"
+        )
         return UserTest(say, still[:2])
     if still:
         peer, times = still[0].data.peer, still[0].data.backoff
@@ -142,8 +147,12 @@ def user_test(case: Case) -> UserTest | None:
 
 def _repeating(case: Case) -> list[Event]:
     """Connections of ranks that repeated packets while they were looked at, the worst first."""
-    found = [event for event in case.of(NetTcp) if (event.data.grown or 0) >= REPEATED]
-    return sorted(found, key=lambda event: -(event.data.grown or 0))
+    found = []
+    for event in case.of(NetTcp):
+        if (event.data.grown or 0) >= REPEATED:
+            found.append(event)
+    found.sort(key=lambda event: -(event.data.grown or 0))
+    return found
 
 
 def _size_cliff(pings: list[Event]) -> UserTest | None:

@@ -186,7 +186,9 @@ def _address_changed(case: Case) -> Finding | None:
         strength = "proven"
     device = ""
     for event in changed:
-        device = f"{event.data.device}:{event.data.port}"
+        name = event.data.device
+        port_number = event.data.port
+        device = f"{name}:{port_number}"
     port = "a RoCE port"
     interfaces: tuple[str, ...] = ()
     if device:

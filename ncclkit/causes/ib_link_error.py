@@ -253,8 +253,10 @@ def _lower_speed(case: Case) -> Finding | None:
         after = event.data.after or ""
         before = first.get((host, port), 0)
         if after.isdecimal() and int(after) < before:
+            slow = int(after) // 1000
+            fast = before // 1000
             say = (
-                f"The port {port}{on(host)} fell from {before // 1000} to {int(after) // 1000}"
+                f"The port {port}{on(host)} fell from {fast} to {slow}"
                 " Gbit/s during the job."
             )
             return found(

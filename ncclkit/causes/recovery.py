@@ -201,12 +201,15 @@ def _of_any_moment(finding: Finding, case: Case) -> bool:
     """
     if finding.verdict != "found" or case.of(*STOPPED):
         return False
-    gaps = []
     for piece in finding.evidence:
-        if not isinstance(piece, Event) or not isinstance(piece.data, FlightFinding):
+        if not isinstance(piece, Event):
             return False
-        gaps.append(piece.data)
-    return all(gap.growing and isinstance(gap, (FlightMissing, FlightP2p)) for gap in gaps)
+        gap = piece.data
+        if not isinstance(gap, (FlightMissing, FlightP2p)):
+            return False
+        if not gap.growing:
+            return False
+    return True
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:

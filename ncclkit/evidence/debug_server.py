@@ -41,7 +41,7 @@ REFUSED = re.compile(r"ClientConnectorError|[Cc]onnection refused|Connect call f
 LATE = re.compile(r"^Timeout|Read timed out|^Error: 408|\b408\b")
 NOT_THERE = re.compile(r"not found|\b404\b")
 """A handler that this torch, or this job, does not have: it says nothing of the rank."""
-UNHEALTHY = re.compile(r'"healthy"\s*:\s*false')
+ERROR = re.compile(r"Error: \d{1,3}$")
 LOOKS = 8
 """Newest files of stacks that are compared with each other."""
 MOST = 1 << 16
@@ -158,13 +158,19 @@ def _snapshots(shots: Sequence[tuple[DebugDump, list[Frame]]]) -> dict[str, Any]
     moments = []
     for dump, frames in shots:
         stack = "\n".join(map(_frame_line, frames))
-        moments.append(msgspec.to_builtins(Snapshot(dump.time or 0.0, stack=stack)))
+        moment = dump.time or 0.0
+        shot = Snapshot(moment, stack=stack)
+        moments.append(msgspec.to_builtins(shot))
     return {"snapshots": moments}
 
 
 def _moves(rank: int, shots: Sequence[tuple[DebugDump, list[Frame]]]) -> str:
-    places = [_frame_line(frames[0]).strip() for _, frames in shots]
-    return f"rank {rank} at {len(shots)} looks of the debug server: " + "; ".join(places)
+    places = []
+    for _, frames in shots:
+        innermost = _frame_line(frames[0])
+        places.append(innermost.strip())
+    begin = f"rank {rank} at {len(shots)} looks of the debug server"
+    return f"{begin}: {'; '.join(places)}"
 
 
 def _main_frames(body: Sequence[str]) -> list[Frame]:
@@ -180,8 +186,11 @@ def _main_frames(body: Sequence[str]) -> list[Frame]:
             threads.append((head["name"] or "", []))
             continue
         found = stacks.FAULT_FRAME.match(line) or stacks.PYSPY_FRAME.match(line)
-        if found and threads:
-            threads[-1][1].append(frame(found["file"], found["line"], found["func"]))
+        if not found or not threads:
+            continue
+        _, frames = threads[-1]
+        one = frame(found["file"], found["line"], found["func"])
+        frames.append(one)
     chosen: list[Frame] = []
     is_named = False
     for name, frames in threads:
@@ -263,7 +272,7 @@ def _absent_events(newest: Sequence[DebugDump]) -> Iterator[Event]:
 
 def _is_error(answer: RankAnswer) -> bool:
     said = " ".join(answer.body).strip()
-    return said.startswith("Error: ") and len(said) < 20
+    return ERROR.match(said) is not None
 
 
 def _how(why: str) -> str:

@@ -198,10 +198,12 @@ def seconds_without_traffic(pids):
     found = {}
     for pid in pids:
         store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
-        own = [known[inode] for inode in inodes(pid) if inode in known]
-        # one that listens has no other end
-        far = [held for held in own if held.ports[1] and store not in held.ports]
-        ages = [_seconds_since(held.info) for held in far]
+        ages = []
+        for inode in inodes(pid):
+            held = known.get(inode)
+            # one that listens has no other end
+            if held is not None and held.ports[1] and store not in held.ports:
+                ages.append(_seconds_since(held.info))
         if ages:
             found[pid] = min(ages)
     return found
@@ -275,12 +277,14 @@ def _ask_kernel(link, family):
 
 def _described(body, info, family):
     """A socket by its ``inet_diag_msg``."""
-    length = 4 if family == socket.AF_INET else 16
-    local, peer = (
-        ipaddress.ip_address(body[place : place + length]) for place in (OWN_END, OTHER_END)
-    )
-    queued = struct.unpack_from("<I", body, QUEUED)[0]
-    return TcpSocket(struct.unpack_from(">HH", body, 4), info, str(local), str(peer), queued)
+    length = 16
+    if family == socket.AF_INET:
+        length = 4
+    local = ipaddress.ip_address(body[OWN_END : OWN_END + length])
+    peer = ipaddress.ip_address(body[OTHER_END : OTHER_END + length])
+    ports = struct.unpack_from(">HH", body, 4)
+    (queued,) = struct.unpack_from("<I", body, QUEUED)
+    return TcpSocket(ports, info, str(local), str(peer), queued)
 
 
 def _tcp_info(attributes):

@@ -62,8 +62,8 @@ def worker_groups(pids):
         place = TITLE.match(title)
         actor = ACTOR.match(title)
         if place:
-            group = ("title", _engine_of(pid, parents))
-            titled.setdefault(group, {})[pid] = place["places"]
+            engine = ("title", _engine_of(pid, parents))
+            titled.setdefault(engine, {})[pid] = place["places"]
         elif actor and not actor["name"].startswith(NOT_WORKERS):
             name = actor["name"].partition(".")[0]
             started.setdefault((name, parents.get(pid, 0)), []).append(pid)
@@ -170,7 +170,10 @@ def ranks_in_stack(said):
     for line in said.splitlines():
         if line.startswith("Thread "):
             is_main = bool(snapshots.MAIN.match(line))
+        if not is_main:
+            continue
         number = NUMBER.match(line)
-        if is_main and number and number["name"] in RANK:
-            found[number["name"]] = int(number["value"])
+        if number and number["name"] in RANK:
+            name = number["name"]
+            found[name] = int(number["value"])
     return found

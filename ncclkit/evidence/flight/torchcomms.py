@@ -47,8 +47,13 @@ def renumbered(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
     Sends and receives are left out, as it does not say to whom.  Where older entries were
     overwritten nobody knows the numbers, unless all calls are of one communicator.
     """
-    groups = {tuple(entry["process_group"]) for entry in entries}
-    left_out = [entry for entry in entries if _op(entry) in (*PAIRS, BATCH)]
+    groups = set()
+    left_out = []
+    for entry in entries:
+        group = tuple(entry["process_group"])
+        groups.add(group)
+        if _op(entry) in (*PAIRS, BATCH):
+            left_out.append(entry)
     overwritten = bool(entries[0].get("record_id"))
     if overwritten and (len(groups) > 1 or left_out):
         return
@@ -59,9 +64,15 @@ def renumbered(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
             continue
         group = tuple(entry["process_group"])
         numbers[group] += 1
-        seq = entry.get("collective_seq_id") if overwritten else numbers[group]
-        name = f"{LIBRARY}:{TORCH_NAMES.get(op, op)}"
-        yield {**entry, "collective_seq_id": seq, "profiling_name": name}
+        seq = numbers[group]
+        if overwritten:
+            seq = entry["collective_seq_id"]
+        renamed = TORCH_NAMES.get(op, op)
+        own = {
+            "collective_seq_id": seq,
+            "profiling_name": f"{LIBRARY}:{renamed}",
+        }
+        yield {**entry, **own}
 
 
 def _op(entry: Mapping[str, Any]) -> str:
