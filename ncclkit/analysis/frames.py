@@ -13,7 +13,14 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import starving
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import C10dStack, CppException, FlightMissing, PythonException, Stack
+from ncclkit.core.kinds import (
+    C10dStack,
+    CppException,
+    DebugAbsent,
+    FlightMissing,
+    PythonException,
+    Stack,
+)
 from ncclkit.core.model import Event
 
 Frame = Mapping[str, Any]
@@ -143,6 +150,24 @@ def stacks(case: Case) -> dict[int, Event]:
         if not _reports(event.data.frames):
             event_of_rank[rank] = event
     return event_of_rank
+
+
+def awaited_and_silent(case: Case, how: str) -> list[Event]:
+    """Ranks that gave torch's debug server no answer, while most that did wait in a collective.
+
+    `how` is that of their ``debug.absent``.
+    """
+    known = stacks(case)
+    waiting = set()
+    for rank, stack in known.items():
+        if in_collective(stack.data.frames):
+            waiting.add(rank)
+    found = []
+    for event in case.of(DebugAbsent, how=how):
+        answered = set(event.data.answered)
+        if 2 * len(waiting & answered) > len(answered):
+            found.append(event)
+    return found
 
 
 def _reports(frames: Iterable[Frame]) -> bool:

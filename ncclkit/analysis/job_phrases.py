@@ -127,7 +127,9 @@ RATE = any_of(
 SERVING = any_of(
     r"\b[Dd]ecode batch\b", r"\b[Pp]refill batch\b", r"generation throughput",
     r"Uvicorn running on", r"[Aa]pplication startup complete", r"server is fired up",
-    r"ready to roll", r"[Ss]erver (?:is )?(?:ready|started|listening)", r"\bReceived request\b",
+    r"ready to roll", r"\bReceived request\b",
+    # not torch's debug server, which any job may have
+    r"(?<!Frontend )[Ss]erver (?:is )?(?:ready|started|listening(?! to TCP :))",
     r"Finished request", r"Started (?:\w+ )?(?:GRPC|HTTP)\w*", r"Connected\s*$",
     r"\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d",
 )  # fmt: skip
@@ -170,8 +172,8 @@ DESTROYED = re.compile(r"\[PG ID 0 .{0,80} Rank (\d{1,6})\] Destroy complete\.")
 """What torch writes on each rank at level INFO once the group of all ranks is destroyed."""
 OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
 """The rank that a sentence names."""
-TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
-"""How torch itself warns; its last log lines say nothing of the program."""
+TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} |\[TC\]\[rank=\d")
+"""How torch itself warns, and torchcomms; their last log lines say nothing of the program."""
 SECTION = re.compile(r"^==> .{1,200} <==$")
 """The title under which `tail` shows one of several files."""
 KEYBOARD = "KeyboardInterrupt"

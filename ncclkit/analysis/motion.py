@@ -18,20 +18,21 @@ from ncclkit.analysis.once import once
 from ncclkit.analysis.waits import (
     REQUESTS,
     RankPosition,
+    blockages,
     group_line,
     rank_positions,
     same_positions,
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightDump, FlightLate
+from ncclkit.core.kinds import AttachRank, FlightDump, FlightLate
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
 
 OF_A_MOMENT = frozenset(
     "stack attach.rank ras.communicator telemetry.utilization telemetry.scheduling "
-    "flight.missing flight.mismatch flight.stuck flight.p2p".split()
+    "flight.missing flight.mismatch flight.stuck flight.p2p net.tcp net.counter".split()
 )
 """Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
 AT_WORK, IDLE = 60.0, 30.0
@@ -92,6 +93,30 @@ def without_moments(case: Case) -> Case:
         goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
         lasting.events.append(goes_on)
     return lasting
+
+
+@once
+def with_blockages(case: Case) -> Case:
+    """The case, with what keeps ranks waiting by the looks of torch's debug server.
+
+    Of a look by `ncclkit attach` it is known when it is stored.
+    """
+    looked = []
+    for event in case.of(AttachRank, gone=False):
+        if event.pid is None:
+            looked.append(event)
+    if not looked or any(event.data.live for event in case.of(*COMPARED)):
+        return case
+    found = blockages(case.events)
+    if not found:
+        return case
+    known = copy(case)
+    known.events = [*case.events, *found]
+    return known
+
+
+COMPARED = ("flight.missing", "flight.mismatch", "flight.p2p")
+"""Kinds of what a comparison of ranks says."""
 
 
 def waits_for_request(events: Iterable[Event]) -> bool:

@@ -51,7 +51,7 @@ from ncclkit.core.summary import ranks
 
 LIBRARY = (
     "nccl.", "nccltests.", "job.member", "printed.", "system.denied", "run.", "store.",
-    "c10d.device_unknown", "c10d.hint",
+    "c10d.communicator", "c10d.device_unknown", "c10d.hint",
 )  # fmt: skip
 """How kinds begin that are no words of a rank's own program."""
 

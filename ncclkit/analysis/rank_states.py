@@ -257,11 +257,14 @@ def _unanswered(case: Case) -> list[Event]:
 def rank_of(event: Event) -> int:
     """The global rank; -1 where nothing says.
 
-    Before torch 2.2 only the rank in the group stands in the line.
+    Before torch 2.2 only the rank in the group stands in the line.  Of torchcomms a group may have
+    any name, so its ranks say nothing of those of the job.
     """
     if event.rank is not None:
         return event.rank
     is_in_group = isinstance(event.data, (C10dTimeout, C10dStatus))
+    if isinstance(event.data, C10dTimeout) and event.data.api == "nccl2":
+        is_in_group = False
     inside = None
     if is_in_group:
         inside = event.data.pg_rank

@@ -66,6 +66,8 @@ def ends_of(found: Sequence[NetworkPath]) -> tuple[str, ...]:
 HEADERS = 28
 """Bytes of IPv4 and ICMP around the data of a ping."""
 STANDS, SAMPLE = 3, 10
+REPEATED = 5
+"""Packets repeated within seconds that are no mere chance, where nothing else moves."""
 """Doubled timeouts in a row from which a connection stalls, and pings.
 
 From so many pings a loss of some is not an accident.
@@ -113,6 +115,17 @@ def user_test(case: Case) -> UserTest | None:
         cliff = _size_cliff(of_address[address])
         if cliff:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
+    if not still:
+        still = _repeating(case)
+    held = None
+    if still:
+        held = still[0].data
+    if held and held.grown and (held.backoff or 0) < STANDS:
+        say = (
+            f"A connection to {held.peer} repeated {held.grown} packets"
+            " while the job stood still"
+        )
+        return UserTest(say, still[:2])
     if still:
         peer, times = still[0].data.peer, still[0].data.backoff
         say = (
@@ -130,6 +143,16 @@ def user_test(case: Case) -> UserTest | None:
     lost = (ping.sent or 0) - (ping.received or 0)
     say = f"{lost} of {ping.sent} pings to {ping.address} were lost"
     return UserTest(say, some[:2])
+
+
+def _repeating(case: Case) -> list[Event]:
+    """Connections of ranks that repeated packets while they were looked at, the worst first."""
+    found = []
+    for event in case.of(NetTcp):
+        if (event.data.grown or 0) >= REPEATED:
+            found.append(event)
+    found.sort(key=lambda event: -(event.data.grown or 0))
+    return found
 
 
 def _size_cliff(pings: list[Event]) -> UserTest | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ncclkit.analysis.complaints import DESKTOP
 from ncclkit.analysis.launches import launch_sentence
-from ncclkit.analysis.motion import without_moments
+from ncclkit.analysis.motion import with_blockages, without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.outcome import (
     asked_for,
@@ -58,7 +58,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     scope = last_run_of(case)
     job = describe(scope)
     job_seen = _is_about_job(scope)
-    scope = without_moments(scope)
+    scope = with_blockages(without_moments(scope))
     verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]

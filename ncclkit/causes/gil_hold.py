@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.frames import awaited_and_silent, own_frame, place, stacks
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -66,7 +66,12 @@ def diagnose(case: Case) -> Finding:
     if closed:
         missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
     return first_finding(
-        case, _unresponsive_rank, _live_holder, _lock_not_granted, _stuck_watchdog
+        case,
+        _unresponsive_rank,
+        _live_holder,
+        _silent_rank,
+        _lock_not_granted,
+        _stuck_watchdog,
     ) or otherwise(ID, went_well, "No monitor reported a held lock.", missing)
 
 
@@ -143,6 +148,32 @@ def _live_holder(case: Case) -> Finding | None:
     why = pick([stand.lines[-1] for stand in held], case.of(FlightMissing))
     return found(
         ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case)
+    )
+
+
+def _silent_rank(case: Case) -> Finding | None:
+    """A rank that took the question of torch's debug server and did not answer."""
+    lines = awaited_and_silent(case, "late")
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = (
+        f"{who_are(ranks, lines[0].host)} did not answer torch's debug server, while the others"
+        " wait in a collective: a thread holds the GIL, or the process is stopped or swaps."
+    )
+    stood = []
+    for rank, stack in stacks(case).items():
+        if rank not in ranks:
+            stood.append(stack)
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines, stood[:1], limit=4),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice(case, ranks),
+        next=experiment(case),
     )
 
 

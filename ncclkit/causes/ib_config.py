@@ -33,8 +33,8 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     name_hosts,
-    on,
     of_job_hosts,
+    on,
     over_infiniband,
     over_sockets,
     pick,
@@ -46,7 +46,14 @@ from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import C10dTimeout, KernelLink, NcclDestroy, NcclInfo
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    KernelLink,
+    NcclDestroy,
+    NcclInfo,
+    NcclLink,
+    NcclWarn,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_config"
@@ -92,6 +99,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _setup_failed,
         _unknown_key,
+        _address_changed,
         _memory_refused,
         _first_packets,
         _different_ports,
@@ -185,6 +193,59 @@ def _memory_refused(case: Case) -> Finding | None:
     return found(
         ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ())
     )
+
+
+GID_FAILED = "after GID-change event handler failed"
+
+
+def _address_changed(case: Case) -> Finding | None:
+    """The address of a RoCE port changed while connections over it were open.
+
+    They keep the old one: by itself that only warns, as it may be the port of no open connection.
+    """
+    fatal = matching(case.of(NcclWarn), GID_FAILED)
+    changed = case.of(NcclLink, what="gid")
+    failures = list(family(case, "ib_completion"))
+    failures += case.of(C10dTimeout)
+    if not fatal and not (changed and failures):
+        return None
+    lines = fatal or changed
+    strength: Strength = "possible"
+    if fatal:
+        strength = "proven"
+    device = ""
+    for event in changed:
+        name = event.data.device
+        port_number = event.data.port
+        device = f"{name}:{port_number}"
+    port = "a RoCE port"
+    interfaces: tuple[str, ...] = ()
+    if device:
+        port = f"the RoCE port {device}"
+        interfaces = (device.partition(":")[0],)
+    say = f"The address (GID) of {port}{on(lines[0].host)} changed during the job; connections"
+    say += " that were open keep the old one."
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, failures, limit=4),
+        ranks=(),
+        hosts=name_hosts(lines),
+        interfaces=interfaces,
+        advice=(KEEP_ADDRESS,),
+        next=experiment(case),
+    )
+
+
+KEEP_ADDRESS = Advice(
+    "Let nothing change the addresses of RoCE ports while jobs run: no DHCP on them, no restart of"
+    " the network service, fixed addresses.",
+    command="show_gids; journalctl -u NetworkManager -u systemd-networkd --since -2h",
+    why="A connection of RoCE is bound to the address at which it was made.",
+    check="A job that runs as long shows no 'GID refreshed' any more.",
+    risk="None for the job; a fixed address must be free.",
+)
 
 
 def _first_packets(case: Case) -> Finding | None:
@@ -473,4 +534,5 @@ REMEDIES = (
     SAME_PORTS,
     NATIVE_PORTS,
     OTHER_KEY,
+    KEEP_ADDRESS,
 )

@@ -1,6 +1,7 @@
 """An InfiniBand or RoCE link fails
 
 What you see
+    "NET/IB: WQE stall (no CQE): peer=... dev=mlx5_3" (NCCL 2.31), or
     "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event
     : port error", dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report
     status 5 (flushed) or a closed connection.
@@ -52,8 +53,11 @@ from ncclkit.core.kinds import (
     C10dStatus,
     C10dTimeout,
     KernelLink,
+    NcclBootstrap,
     NcclDestroy,
+    NcclLink,
     NcclWarn,
+    NetCounter,
     StepProgress,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -85,7 +89,15 @@ def diagnose(case: Case) -> Finding:
     went_well = [*case.of(NcclDestroy), *over_sockets(case), *case.of(C10dTimeout)]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
     return first_finding(
-        case, _failed_completion, _port_went_down, _broken_connection, _diagnosed, CHECK.risk
+        case,
+        _failed_completion,
+        _port_went_down,
+        _unanswered_sends,
+        _lower_speed,
+        _rising_counters,
+        _broken_connection,
+        _diagnosed,
+        CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
 
@@ -133,6 +145,177 @@ def _port_went_down(case: Case) -> Finding | None:
         hosts=name_hosts(lines),
         interfaces=interfaces,
         advice=_advice(device),
+    )
+
+
+STALLED = 2.0
+"""Seconds without an answer from which on a send is no mere burst on a busy link."""
+
+
+def _unanswered_sends(case: Case) -> Finding | None:
+    """Sends over a port have no answer, by NCCL's own lines.
+
+    A peer that is late gives no credit to send to it, so nothing is under way to it.
+    """
+    stalls = in_order(case.of(NcclLink, what="stall"))
+    lasting = []
+    for event in stalls:
+        if (event.data.age or 0.0) >= STALLED:
+            lasting.append(event)
+    if not lasting or _rank_ended(case):
+        return None
+    answered = []
+    open_sends = []
+    for event in lasting:
+        if _answered_later(case, event):
+            answered.append(event)
+        else:
+            open_sends.append(event)
+    lines = open_sends or answered
+    worst = max(lines, key=lambda event: event.data.age or 0.0)
+    device = _most_named(lines, "device") or worst.data.device
+    port = f"{device}:{worst.data.port}"
+    peer = _most_named(lines, "peer")
+    to = ""
+    if peer:
+        to = f" to {_name_of_peer(case, peer)}"
+    ranks = ranks_in(lines)
+    end = "."
+    strength: Strength = "likely"
+    if not open_sends:
+        end = ", and came after all."
+        strength = "possible"
+    who = f"{name_ranks(ranks)}{on(worst.host)}"
+    say = (
+        f"The answer to a send of {who} over {port}{to} was"
+        f" outstanding for {worst.data.age:.0f} s{end}"
+    )
+    return found(
+        ID,
+        strength,
+        say,
+        pick([worst], lines, case.of(C10dTimeout)),
+        ranks=(),
+        hosts=name_hosts(lines),
+        interfaces=(device,),
+        advice=_advice(device),
+        next=experiment(case),
+    )
+
+
+def _answered_later(case: Case, stall: Event[NcclLink]) -> bool:
+    """Whether a later line shows that the same connection went on."""
+    for event in case.of(NcclLink):
+        if event.data.what != "slow" or event.host != stall.host:
+            continue
+        if event.data.device != stall.data.device:
+            continue
+        if event.data.queue != stall.data.queue:
+            continue
+        if event.path == stall.path and event.line > stall.line:
+            return True
+    return False
+
+
+def _most_named(lines: list[Event], field: str) -> str:
+    """The device, or the peer, that most lines name; empty where two are named as often."""
+    counts: Counter[str] = Counter()
+    for event in lines:
+        value = getattr(event.data, field)
+        if value:
+            counts[str(value)] += 1
+    ranked = counts.most_common(2)
+    if len(ranked) == 2 and ranked[0][1] == ranked[1][1]:
+        return ""
+    if ranked:
+        return ranked[0][0]
+    return ""
+
+
+def _name_of_peer(case: Case, address: str) -> str:
+    """The host that NCCL bootstrapped at this address, beside it."""
+    hosts = set()
+    for event in case.of(NcclBootstrap, address=address):
+        if event.host:
+            hosts.add(event.host)
+    if len(hosts) == 1:
+        return f"{next(iter(hosts))} ({address})"
+    return address
+
+
+def _lower_speed(case: Case) -> Finding | None:
+    """A port came to run at a lower rate during the job, and was not seen to come back."""
+    last: dict[tuple[str, str], Event[NcclLink]] = {}
+    first: dict[tuple[str, str], int] = {}
+    for event in in_order(case.of(NcclLink, what="speed")):
+        key = (event.host, f"{event.data.device}:{event.data.port}")
+        if event.data.before and event.data.before.isdecimal():
+            first.setdefault(key, int(event.data.before))
+        last[key] = event
+    for (host, port), event in last.items():
+        after = event.data.after or ""
+        before = first.get((host, port), 0)
+        if after.isdecimal() and int(after) < before:
+            slow = int(after) // 1000
+            fast = before // 1000
+            say = (
+                f"The port {port}{on(host)} fell from {fast} to {slow}"
+                " Gbit/s during the job."
+            )
+            return found(
+                ID,
+                "likely",
+                say,
+                pick([event]),
+                ranks=(),
+                hosts=name_hosts([event]),
+                interfaces=(event.data.device,),
+                advice=_advice(event.data.device),
+                next=experiment(case),
+            )
+    return None
+
+
+OF_RDMA = {
+    "symbol_error": "bits arrived wrong",
+    "link_downed": "the link went down",
+    "link_error_recovery": "the link had to recover",
+    "port_rcv_errors": "packets arrived broken",
+    "local_link_integrity_errors": "the link lost its integrity",
+    "packet_seq_err": "packets got lost",
+    "local_ack_timeout_err": "packets were not acknowledged",
+    "roce_adp_retrans": "packets were sent again",
+}
+"""Counters of a port → what happens where they rise."""
+
+
+def _rising_counters(case: Case) -> Finding | None:
+    """Errors of an RDMA port rose while a job that stands still was looked at."""
+    lines = []
+    for event in case.of(NetCounter):
+        if event.data.name in OF_RDMA:
+            lines.append(event)
+    if not lines or _rank_ended(case):
+        return None
+    worst = max(lines, key=lambda event: event.data.grown)
+    data = worst.data
+    port = f"{data.device}:{data.port}{on(worst.host)}"
+    happens = OF_RDMA[data.name]
+    say = (
+        f"On the port {port} {happens} while the job"
+        f" stood still ({data.name} rose by {data.grown}"
+        f" in {data.seconds:g} s)."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick([worst], lines, limit=4),
+        ranks=(),
+        hosts=name_hosts(lines),
+        interfaces=(data.device,),
+        advice=_advice(data.device),
+        next=experiment(case),
     )
 
 

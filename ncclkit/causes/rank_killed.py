@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.analysis.frames import awaited_and_silent, stacks
 from ncclkit.analysis.launches import (
     behind_sentence,
     global_ranks,
@@ -106,6 +107,7 @@ def diagnose(case: Case) -> Finding:
         _ended_by_scheduler,
         _killed_for_memory,
         _killed_rank,
+        _refuses_connections,
         _ended_by_guard,
         _closed_terminal,
         _other_launcher_failed,
@@ -250,6 +252,32 @@ def _closed_terminal(case: Case) -> Finding | None:
         " started was closed."
     )
     return found(ID, "likely", say, pick(lines, limit=4), hosts=name_hosts(lines), advice=(DETACH,))
+
+
+def _refuses_connections(case: Case) -> Finding | None:
+    """Nothing listens any more where a rank had its part of torch's debug server."""
+    lines = awaited_and_silent(case, "refused")
+    if not lines:
+        return None
+    ranks = ranks_in(lines)
+    say = (
+        f"{who_are(ranks, lines[0].host)} refused torch's debug server, so its process has ended;"
+        " the others wait in a collective and cannot go on without it."
+    )
+    stood = []
+    for rank, stack in stacks(case).items():
+        if rank not in ranks:
+            stood.append(stack)
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines, stood[:1], limit=4),
+        ranks=ranks,
+        hosts=name_hosts(lines),
+        advice=_advice_on_sender(),
+        next=experiment(case),
+    )
 
 
 OTHER_SIGNAL = re.compile(r"got (?:sigval|signal): ?1\d")

@@ -17,6 +17,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dTimeout,
     FlightFinding,
+    FlightMissing,
+    FlightP2p,
     JobDone,
     NcclMessage,
     PythonException,
@@ -39,6 +41,7 @@ ERRORS = (
     "c10d.",
     "nccl.warn",
     "nccl.trace",
+    "nccl.link",
     "ddp.",
 )
 """Kinds of lines that a job that goes on has recovered from.
@@ -88,12 +91,10 @@ def recovered(finding: Finding, case: Case) -> Finding:
         ):
             return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
         finding = replace(finding, strength="possible")
-    if finding.strength == "proven" and (
-        # each of these three may be true, but none is proof: another time zone, a rank on its way,
-        # a program that logs what it means
-        _long_before(finding, case) or _seen_live(finding) or _any_program(finding)
-    ):
+    if finding.strength == "proven" and _proves_nothing(finding, case):
         return replace(finding, strength="likely")
+    if _of_any_moment(finding, case):
+        return replace(finding, strength="possible")
     lines = [
         piece
         for piece in finding.evidence
@@ -179,6 +180,36 @@ def _seen_live(finding: Finding) -> bool:
         if isinstance(piece, Event):
             events.append(piece)
     return any(isinstance(event.data, FlightFinding) and event.data.live for event in events)
+
+
+def _proves_nothing(finding: Finding, case: Case) -> bool:
+    """Whether it may be true and is no proof.
+
+    It is of another time zone, of a rank on its way, or of a program that logs what it means.
+    """
+    return _long_before(finding, case) or _seen_live(finding) or _any_program(finding)
+
+
+STOPPED = (*WAITS, "c10d.monitor", "c10d.error", "run.end", "attach.rank", "stack")
+"""Kinds that show that ranks waited, beside files that any moment of a job may have left so."""
+
+
+def _of_any_moment(finding: Finding, case: Case) -> bool:
+    """Whether a healthy job could have left all of its evidence.
+
+    That is ranks that are a call apart, in files that are written while it runs.
+    """
+    if finding.verdict != "found" or case.of(*STOPPED):
+        return False
+    for piece in finding.evidence:
+        if not isinstance(piece, Event):
+            return False
+        gap = piece.data
+        if not isinstance(gap, (FlightMissing, FlightP2p)):
+            return False
+        if not gap.growing:
+            return False
+    return True
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:

@@ -97,6 +97,8 @@ class FlightFinding(Collective, frozen=True):
     """seen by a look at the job, not in dumps"""
     rehearsed: bool = False
     """seen in a rehearsal, which knows every rank"""
+    growing: bool = False
+    """seen in files that are written while the job runs, and may show any moment of it"""
 
 
 def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, Any]:
@@ -295,6 +297,41 @@ class NcclFabric(Fields, frozen=True):
     """what else is wrong, in words"""
 
 
+class NcclLink(Fields, frozen=True):
+    """INFO lines of NCCL 2.30.7 and later on one link: `WQE stall`, `WQE slow`, `speed change` …
+
+    Of lines of one connection the last one counts.
+    """
+
+    kind = "nccl.link"
+    what: str = ""
+    """`stall`: a send without an answer yet, `slow`: one whose answer came late, `summary` of a
+    connection at its end, `gid`: the port's address changed, `speed`: its rate did"""
+    device: str = ""
+    port: int | None = None
+    peer: str | None = None
+    """address of the peer's process"""
+    queue: int | None = None
+    """number of the queue pair"""
+    age: float | None = None
+    """s without an answer, of `stall`"""
+    took: float | None = None
+    """s to the answer, of `slow`"""
+    threshold: float | None = None
+    """s from which NCCL speaks of it"""
+    usual: float | None = None
+    """s: mean of `slow`, median of `summary`"""
+    worst: float | None = None
+    """s"""
+    count: int | None = None
+    slow: int | None = None
+    """sends, and slow ones of them, of `summary`"""
+    before: str | None = None
+    after: str | None = None
+    """addresses of `gid`, Mbit/s of `speed`"""
+    is_roce: bool | None = None
+
+
 class NcclDestroy(Fields, frozen=True):
     """Teardown lines."""
 
@@ -406,7 +443,8 @@ class C10dTimeout(Collective, frozen=True):
     desc: str | None = None
     pg_rank: int | None = None
     api: str | None = None
-    """`nccl`, `nccl2`"""
+    """`nccl`, `nccl2` (torchcomms, too): its `pg_rank` is the global one in a communicator of all
+    ranks only"""
 
 
 class C10dStatus(Fields, frozen=True):
@@ -449,10 +487,19 @@ class C10dMonitor(Fields, frozen=True):
     message: str | None = None
     seconds: int | None = None
     what: str = ""
-    """`stuck`, `gil`, `dump`, `remote_error`, `terminate`, `abort`: the end of a group does not
-    come back"""
+    """`stuck`, `gil`, `dump`, `remote_error`, `terminate`, `revoke`: a communicator is given up and
+    the process goes on, `abort`: the end of a group does not come back"""
     from_rank: int | None = None
     """who gave the signal"""
+
+
+class C10dCommunicator(Fields, frozen=True):
+    """`[TC][rank=3][name=tp] TorchCommNCCL initialized for rank: 3`"""
+
+    kind = "c10d.communicator"
+    name: str = ""
+    group_rank: int | None = None
+    """in it; the global one only where it has all ranks"""
 
 
 class C10dRecorder(Fields, frozen=True):
@@ -469,7 +516,8 @@ class C10dHint(Message, frozen=True):
 
     kind = "c10d.hint"
     what: str = ""
-    """`group_timeout`, `asked_timeout`, `unbatched_p2p`, `not_destroyed`"""
+    """`group_timeout`, `asked_timeout`, `unbatched_p2p`, `not_destroyed`, `debug_server`: torch's
+    could not make a dump"""
 
 
 class C10dError(Message, frozen=True):
@@ -1281,7 +1329,7 @@ class NetPing(Fields, frozen=True):
 
 
 class NetTcp(Fields, frozen=True):
-    """An established connection as `ss -ti` shows it."""
+    """An established connection as `ss -ti` shows it, or a rank's own as `ncclkit attach` does."""
 
     kind = "net.tcp"
     peer: str = ""
@@ -1296,6 +1344,21 @@ class NetTcp(Fields, frozen=True):
     lost: int | None = None
     """packets"""
     rto_ms: float | None = None
+    grown: int | None = None
+    """repeated while `ncclkit attach` looked"""
+
+
+class NetCounter(Fields, frozen=True):
+    """A count of errors of a port or an interface that rose while `ncclkit attach` looked."""
+
+    kind = "net.counter"
+    device: str = ""
+    port: int | None = None
+    """of an RDMA device"""
+    name: str = ""
+    """as the kernel names it: `local_ack_timeout_err`, `rx_crc_errors`…"""
+    grown: int = 0
+    seconds: float | None = None
 
 
 class ConnectHost(Fields, frozen=True):
@@ -1621,6 +1684,17 @@ class AttachRank(Fields, frozen=True):
     """no process any more"""
     exitcode: int | None = None
     """0 where its launcher shows that; else None"""
+
+
+class DebugAbsent(Fields, frozen=True):
+    """A rank that gave torch's debug server no answer (`PARTIAL DATA`)."""
+
+    kind = "debug.absent"
+    how: str = ""
+    """`refused`: nothing listens there any more, `late`: its process takes the question and is
+    silent"""
+    answered: list[int] = []
+    """[ranks that answered at that time]"""
 
 
 class AttachMotion(Fields, frozen=True):

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from ncclkit.core.kinds import KINDS
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
-from ncclkit.evidence import abnormal, files, processes
+from ncclkit.evidence import abnormal, debug_server, files, processes
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import compare
 from ncclkit.evidence.grammars import unknown_errors
@@ -218,6 +218,7 @@ def _merged_events(parts: list[Part]) -> list[Event]:
     order = {part.path: number for number, part in enumerate(parts)}
     events += compare.analyse(dumps, job(events)["ranks"], events)
     events += changes(part.report for part in parts if part.report is not None)
+    events += debug_server.events_of_dumps(part.debug for part in parts if part.debug is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 
 

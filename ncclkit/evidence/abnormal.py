@@ -51,7 +51,7 @@ HARMLESS = re.compile(
     r" debugging consider"
     r"|destroy_process_group\(\) was not called|No plugin found|Could not find:"
     r" lib|docs\.nvidia\.com|<N/A>"
-    r"|hostname of the client socket cannot be retrieved"
+    r"|hostname of the client socket cannot be retrieved|torch/distributed/debug/_frontend\.py:\d"
     r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
     r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno"
     r" errors?\b"

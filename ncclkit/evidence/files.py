@@ -18,8 +18,8 @@ from ncclkit.agent import wire
 from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
-from ncclkit.evidence import abnormal, processes, ras, ras_text, records, tools
-from ncclkit.evidence.flight import dumps
+from ncclkit.evidence import abnormal, debug_server, processes, ras, ras_text, records, tools
+from ncclkit.evidence.flight import clog, dumps
 from ncclkit.evidence.flight.rehearsal import events_of_rehearsal, is_rehearsal
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -70,6 +70,7 @@ class Part:
     measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
     report: Report | None = None
+    debug: debug_server.DebugDump | None = None
     problems: list[str] = field(default_factory=list)
     """One sentence per thing that went wrong."""
     spread: Spread | None = None
@@ -98,7 +99,17 @@ class Part:
 
     def become(self, found: Part) -> None:
         """Take what was read of this file as a document."""
-        for name in ("kind", "lines", "events", "facts", "measurements", "dump", "report"):
+        for name in (
+            "kind",
+            "lines",
+            "events",
+            "facts",
+            "measurements",
+            "dump",
+            "report",
+            "debug",
+            "speakers",
+        ):
             setattr(self, name, getattr(found, name))
         self.problems += found.problems
 
@@ -240,6 +251,17 @@ def report(path: str, rank: int | None, data: bytes) -> Part:
     """What a RAS report in text says."""
     made = ras_text.from_text(data.decode("utf-8", "replace"), path)
     return Part(path, "ras", lines=data.count(b"\n"), rank=rank, report=made, events=made.events())
+
+
+def debug_dump(path: str, rank: int | None, data: bytes) -> Part:
+    """What a file of torch's debug server says."""
+    made = debug_server.read_dump(data.decode("utf-8", "replace"), path)
+    lines = data.count(b"\n")
+    return Part(path, "debug", lines=lines, speakers=sorted(made.answers), debug=made)
+
+
+REPORTS = {"ras": report, "debug": debug_dump}
+"""Kind of a text that is read in one piece → its reader."""
 
 
 def _are_lines(data: bytearray) -> bool:
@@ -404,6 +426,8 @@ def _fill_part(
             members = _member_parts(part, stream, counted, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
+    elif clog.is_clog(head):
+        _fill_from_clog(part, io.BufferedReader(Joined(head, text)))
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
         rest = read_document(part, head, text)
         if rest is not None:
@@ -467,6 +491,12 @@ def _member_parts(
     return sorted(parts, key=lambda inner: natural(inner.path))
 
 
+def _fill_from_clog(part: Part, stream: BinaryIO) -> None:
+    part.kind = "clog"
+    lines = iter(lambda: stream.readline(clog.LONGEST), b"")
+    part.dump, part.lines = clog.read_clog(lines, part.path, part.rank)
+
+
 def _fill_from_text(
     part: Part, head: bytes, text: TolerantReader, changed: datetime | None
 ) -> None:
@@ -483,9 +513,10 @@ def _fill_from_text(
         stream = Joined(head, text)
         sample = head
     part.kind = _kind_of_text(sample, part.path)
-    if part.kind == "ras":
+    if part.kind in REPORTS:
         try:
-            part.become(_read_document(report, part, _read_all(stream)) or part)
+            reader = REPORTS[part.kind]
+            part.become(_read_document(reader, part, _read_all(stream)) or part)
         except processes.Refused as error:
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
@@ -538,6 +569,8 @@ def _kind_of_text(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
     if ras_text.is_report(text):
         return "ras"
+    if debug_server.is_debug_dump(text):
+        return "debug"
     if re.match(
         r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python"
         r" error: )",

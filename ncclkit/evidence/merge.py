@@ -13,9 +13,10 @@ from typing import Any
 
 from msgspec import structs
 
-from ncclkit.core.kinds import C10dTimeout, NcclChannel
+from ncclkit.core.kinds import C10dCommunicator, C10dTimeout, NcclChannel
 from ncclkit.core.model import Event, fields_of
 from ncclkit.evidence.grammars.grammar import LabelledEvent
+from ncclkit.evidence.grammars.torchcomms import may_be_world
 
 IGNORED_FIELDS = frozenset(
     {
@@ -31,8 +32,8 @@ IGNORED_FIELDS = frozenset(
     }
 )
 """Fields of `data` in which equal events may differ."""
-KEEP_LAST = ("progress", "worker.phase")
-"""Kinds whose last event per rank and file (and phase) alone counts."""
+KEEP_LAST = ("progress", "worker.phase", "nccl.link")
+"""Kinds whose last event per rank and file (and phase, and connection) alone counts."""
 QUOTING = frozenset({"message", "error", "frames"})
 """Fields of kinds whose events are told apart by their text as well."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
@@ -180,6 +181,8 @@ def _merge_key(event: Event) -> Any:
         return who
     if event.kind == "worker.phase":
         return (*who, data.phase)
+    if event.kind == "nccl.link":
+        return (*who, data.what, data.device, data.port, data.peer, data.queue)
     if event.kind == "nccl.channel":
         return (
             event.kind,
@@ -269,7 +272,8 @@ def _is_bare(timeout: C10dTimeout) -> bool:
 
 def assign_ranks(events: Iterable[Event]) -> list[Event]:
     """The last step over all files: ranks by process, public data only."""
-    merged = [*_with_whole_hosts([*events])]
+    whole = list(_with_whole_hosts(list(events)))
+    merged = list(_ranks_of_sole_communicator(whole))
     ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
     return list(
@@ -295,6 +299,27 @@ def _with_whole_hosts(events: list[Event]) -> Iterator[Event]:
         if whole != event.host:
             event = replace(event, host=whole)
         yield event
+
+
+def _ranks_of_sole_communicator(events: list[Event]) -> Iterator[Event]:
+    """Events with the rank that torchcomms names, where it knows one communicator alone.
+
+    Such a one may have any name that does not say that it is of some ranks.
+    """
+    names = set()
+    for event in events:
+        if isinstance(event.data, C10dTimeout) and event.data.api == "nccl2":
+            names.add(event.data.pg or "")
+        elif isinstance(event.data, C10dCommunicator):
+            names.add(event.data.name)
+    names.discard("")
+    is_job = len(names) == 1 and may_be_world(next(iter(names)))
+    for event in events:
+        unnamed = isinstance(event.data, C10dTimeout) and event.data.api == "nccl2"
+        if is_job and unnamed and event.rank is None:
+            yield replace(event, rank=event.data.pg_rank)
+        else:
+            yield event
 
 
 def _each_exit_once(events: Iterable[Event]) -> Iterator[Event]:

@@ -287,6 +287,42 @@ ELASTIC = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|accelerate")
 
 
 @dataclass(frozen=True, slots=True)
+class LiveSocket:
+    """A connection of a rank that had to repeat packets."""
+
+    rank: int
+    peer: str
+    local: str = ""
+    port: int = 0
+    queued: int = 0
+    backoff: int = 0
+    lost: int = 0
+    retrans: int = 0
+    resent: int = 0
+    rto_ms: float = 0.0
+    grown: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounter:
+    """A count of errors that rose while a job was looked at."""
+
+    device: str
+    name: str
+    grown: int
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLinks:
+    """What links lost while a job was looked at."""
+
+    seconds: float = 0.0
+    sockets: list[LiveSocket] = field(default_factory=list)
+    counters: list[LiveCounter] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class LiveHost:
     """What was seen of the ranks of a host that `ncclkit attach` looked at."""
 
@@ -294,6 +330,7 @@ class LiveHost:
     host: str
     expected: list[int]
     ranks: dict[str, LiveRank]
+    links: LiveLinks = field(default_factory=LiveLinks)
 
 
 MOST_ON_HOST = 1024
@@ -336,6 +373,7 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
                 int(name),
                 _finite_values(data),
             )
+    yield from _events_of_links(found, path)
     elastic = next(
         (rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), ""
     )
@@ -353,6 +391,45 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
             * bool(elastic)
         )
         yield Event("attach.rank", text, path, 0, None, found.host, None, absent, data)
+
+
+MOST_LINKS = 64
+"""Connections and counters of a host that are believed at most."""
+
+
+def _events_of_links(found: LiveHost, path: str) -> Iterator[Event]:
+    """`net.tcp` of connections that repeated packets, `net.counter` of counts that rose."""
+    seconds = found.links.seconds
+    for held in found.links.sockets[:MOST_LINKS]:
+        if not 0 <= held.rank < LARGEST:
+            continue
+        data = {
+            "peer": held.peer[:80],
+            "queued": held.queued,
+            "backoff": held.backoff,
+            "retrans": held.retrans,
+            "resent": held.resent,
+            "lost": held.lost,
+            "rto_ms": held.rto_ms,
+            "grown": held.grown,
+        }
+        text = (
+            f"rank {held.rank}: {held.local} to {held.peer}:{held.port}: {held.grown} packets"
+            f" repeated in {seconds:g} s, {held.resent} in all; timeout doubled {held.backoff}"
+            f" times, {held.queued} bytes wait"
+        )
+        yield Event("net.tcp", clip(text), path, 0, None, found.host, rank=held.rank, data=data)
+    for one in found.links.counters[:MOST_LINKS]:
+        place = one.device if one.port is None else f"{one.device}:{one.port}"
+        text = f"{place}: {one.name} rose by {one.grown} in {seconds:g} s"
+        data = {
+            "device": one.device[:60],
+            "port": one.port,
+            "name": one.name[:60],
+            "grown": one.grown,
+            "seconds": seconds,
+        }
+        yield Event("net.counter", clip(text), path, 0, None, found.host, data=data)
 
 
 def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:

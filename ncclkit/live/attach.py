@@ -14,7 +14,7 @@ import pwd
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
-from ncclkit.agent.monitor import flight_dump, kernels, snapshots
+from ncclkit.agent.monitor import flight_dump, kernels, snapshots, workers
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
@@ -175,8 +175,9 @@ async def attach(
     if job is not None:
         known = await launchers.launcher_of_job(job)
     meant = {}
+    notes: list[str] = []
     if known is None:
-        meant = ranks_of_target(pids, job)
+        meant = ranks_of_target(pids, job, notes.append)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -185,8 +186,8 @@ async def attach(
             problems.append(str(record.get("say")))
         on_record(record)
 
-    for cost in options.costs:
-        on_record({"kind": "note", "say": cost})
+    for say in filter(None, (*options.costs, *notes)):
+        on_record({"kind": "note", "say": say})
     with packed() as program:
         if known is not None and job is not None:
             launcher, nodes = known
@@ -330,13 +331,17 @@ def _by_size(job: RunningJob) -> tuple[int, int]:
     return -len(job.ranks), job.process
 
 
-def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
+def ranks_of_target(
+    pids: Sequence[str] = (), job: int | None = None, on_note: Callable[[str], object] = str
+) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
     `pids` are one process of it, a rank or its launcher; or several, which then are the only ranks
     looked at; ``3=4711`` is a process that carries no RANK, with its number.  `job` is the id of a
-    Slurm job.  Without either it is the only job of this user here.  Raises NcclkitError, which
-    says what is missing where no process, or no single job, is meant.
+    Slurm job.  Without either it is the only job of this user here.  Workers of a server or of Ray,
+    which carry no RANK, are found by how they were started; what has to be known of their numbers
+    is handed to `on_note`.  Raises NcclkitError, which says what is missing where no process, or no
+    single job, is meant.
     """
     strange = next((one for one in pids if not PROCESS.fullmatch(one)), None)
     if strange is not None:
@@ -351,7 +356,14 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
         raise NcclkitError(_closed(hidden[0]))
     jobs = []
     if plain or not given:
-        jobs = processes.jobs_of_processes(_meant(plain, job))
+        meant = list(_meant(plain, job))
+        jobs = processes.jobs_of_processes(meant)
+        if not jobs:
+            family = _with_children(plain, meant)
+            for group in workers.worker_groups(family):
+                note = workers.note_on(group)
+                jobs.append(group.ranks)
+                on_note(note)
     if len(jobs) > 1:
         heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
         raise NcclkitError(
@@ -361,6 +373,31 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
     if not jobs and not given:
         raise NcclkitError(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
+
+
+def _with_children(plain: Sequence[int], meant: Iterable[int]) -> list[int]:
+    """The processes among which workers without a number are looked for.
+
+    They are those that this user owns: root sees those of everybody.
+    """
+    user = os.geteuid()
+    own = []
+    if not plain:
+        for pid in meant:
+            if processes.owner(pid) == user:
+                own.append(pid)
+        return own
+    family = set(plain)
+    for pid in plain:
+        children = processes.descendants(pid)
+        family.update(children)
+    if len(family) == 1:
+        # one worker stands for its group, as one rank does for its job
+        parents = processes.parents()
+        engine = parents.get(plain[0], 0)
+        siblings = processes.descendants(engine)
+        family.update(siblings)
+    return sorted(family)
 
 
 def _jobs(rows: Sequence[Event[AttachRank]]) -> tuple[str, ...]:

@@ -396,6 +396,29 @@ MEANINGS = [
         "c10d.error",
         {"nccl_error": "unhandled system error"},
     ),
+    *(
+        ("9.5", f"E0826 14:14:33.2 5711 TorchCommNCCLUtils.cpp:245] [TC][rank=3][name=main_comm] {text}", kind, fields)
+        for text, kind, fields in (
+            ("Aborting process due to timeout on rank 3 - timeout watchdog detected operation timeout", "c10d.monitor", {"what": "terminate"}),
+            ("Aborting process due to timeout", "c10d.timeout", {"pg_rank": 3, "ran_ms": None}),
+            ("Revoking communicator on rank 3 - watchdog detected timeout (reconfigurable mode)", "c10d.timeout", {"api": "nccl2"}),
+            ("Revoking communicator on rank 3 - watchdog detected error (reconfigurable mode)", "c10d.monitor", {"what": "revoke"}),
+            (
+                "Async error on rank 3: remote process exited or there was a network error (reconfigurable mode)",
+                "c10d.error",
+                {"nccl_error": "remote process exited or there was a network error"},
+            ),
+            (
+                "CUDA error during end event query: an illegal memory access was encountered (700)",
+                "cuda.error",
+                {"error": "an illegal memory access was encountered"},
+            ),
+            ("TorchCommNCCL initialized for rank: 3", "c10d.communicator", {"name": "main_comm", "group_rank": 3}),
+            ("Waiting 15000ms for health check and flight recorder dump before aborting", "c10d.monitor", {"what": "dump"}),
+            ("Finished writing Flight Recorder debug info to /c/comm_lib_trace_rank_3", "c10d.recorder", {"what": "written"}),
+            ("Error opening file for writing Flight Recorder debug info: /c/r_3", "c10d.recorder", {"what": "failed", "file": "/c/r_3"}),
+        )
+    ),
     (
         118,
         "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 6000 ms",

@@ -15,6 +15,7 @@ from ncclkit.evidence.grammars import (
     families,
     gloo,
     kernel,
+    links,
     nccl,
     nccl_diagnostics,
     network,
@@ -24,6 +25,7 @@ from ncclkit.evidence.grammars import (
     refusals,
     store,
     system,
+    torchcomms,
     torchrun,
 )
 from ncclkit.evidence.scanner import scan
@@ -156,7 +158,8 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     assert events_page.PAGE.read_text(encoding="utf-8") == events_page.page()
 
 
-RULED = (*(c10d, families, gloo, kernel, nccl, nccl_diagnostics, printed, progress, python, refusals, store, system), network, torchrun)
+RULED = (c10d, families, gloo, kernel, links, nccl, nccl_diagnostics, network, printed, progress, python, refusals, store)
+RULED += (system, torchcomms, torchrun)
 
 
 def test_a_folded_specimen_is_read_whole():

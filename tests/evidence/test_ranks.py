@@ -212,3 +212,21 @@ def test_time_stamps(tmp_path):
     assert told[2] == seconds(2026, 1, 31, 0, 0, 1) + 0.5
     assert told[3] == 1795222923.25
     assert times["device"] is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank", "pid"),
+    [
+        ("(Worker_TP3 pid=77) ", 3, 77),
+        ("(VllmWorker TP3 pid=77) ", 3, 77),
+        ("(Worker_TP3_EP3 pid=77) ", 3, 77),
+        ("(Worker_DP1_TP3 pid=77) ", None, 77),  # the place in a group of some is no rank
+        ("(WorkerDict pid=77) ", None, 77),
+        ("[2026-11-21 01:02:03 TP3] ", 3, None),
+        ("[2026-11-21 01:02:03 TP3 EP3] ", 3, None),
+        ("[2026-11-21 01:02:03 DP1 TP3] ", None, None),
+    ],
+)
+def test_servers_name_their_workers(read_text, prefix, rank, pid):
+    events = read_text(f"{prefix}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n").events
+    assert {(event.rank, event.pid) for event in events} == {(rank, pid)}

@@ -24,6 +24,7 @@ from ncclkit.agent.facts.machine import Answer, Unread
 from ncclkit.core.model import Event, to_json
 from ncclkit.core.storage import Nested
 from ncclkit.evidence import files, records, tools
+from ncclkit.evidence.flight import clog, compare
 from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Rule
 from ncclkit.core.kinds import KINDS
@@ -37,6 +38,18 @@ from tests.hostile.test_records import RECORDS
 
 CONTEXT = scan.Context("rank1.log", 1)
 RULES: tuple[tuple[Rule, ...], ...] = (nccl.INFO, nccl.OTHER, *(grammar.RULES for grammar in scan.GRAMMARS))
+CLOG = """V|1|base_timestamp=1790000000.000
+new_comm|comm=world|rank=1|world_size=2
+split|parent=world|child=tp|ranks=0,1
+C1|sig|all_reduce|in_count=1024|out_count=1024|dtype=f32|red_op=sum|async_op=f|comm=world
+C2|sig|send|in_count=8|out_count=0|dtype=bf16|peer=0|async_op=t|comm=tp
+C1|Q|work_id=1|+0.001
+C1|S|+0.002
+C1|E|+0.005
+C2|Q|work_id=2|+0.010
+G7|C1|Q|work_id=3|+0.011
+WARN|comm=tp|leaked work_id=2|corr_id=2|pending_events=S,E
+"""
 BLOCK = 512
 """Bytes of a header of tar."""
 
@@ -113,6 +126,12 @@ def _ras(data: bytes) -> list[Event]:
     """The odd ones follow the head of a report."""
     head = b"NCCL version 2.28.9 compiled with CUDA 13.0\nJob summary\n" if data[:1] and data[0] & 1 else b""
     return files.report("ras.txt", 1, head + data[1:]).events
+
+
+def _clog(data: bytes) -> list[Event]:
+    """Lines of torchcomms' clog."""
+    dump, _ = clog.read_clog(data.splitlines(keepends=True), "clog_1.txt", 1)
+    return [compare.dump_event(dump), *compare.analyse([dump])]
 
 
 def _records(data: bytes) -> list[Event]:
@@ -203,6 +222,10 @@ def _of_ras() -> Iterator[bytes]:
         yield from (b"\1" + text[at : at + 500] for at in range(0, len(text), 250))
 
 
+def _of_clog() -> Iterator[bytes]:
+    yield CLOG.encode()
+
+
 def _of_xml() -> Iterator[bytes]:
     for place in (*gpu.TEXTS.values(), *(place for place, _ in gpu.NUMBERS.values())):
         names = place.split("/")
@@ -226,6 +249,7 @@ READERS = {
     "scanner": Reader(_scanner, _of_scanner, share=2),
     "dump": Reader(_dump, lambda: _kept("dump"), 1024),
     "ras": Reader(_ras, _of_ras),
+    "clog": Reader(_clog, _of_clog, 1024),
     "json": Reader(_document, _of_documents, 768, 2),
     "records": Reader(_records, _of_records, share=3),
     "xml": Reader(_xml, _of_xml, 256),

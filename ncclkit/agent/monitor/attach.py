@@ -21,6 +21,7 @@ from ..commands import GRACE, LARGEST, TOO_LONG, run_bounded
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
 from .kernels import Kernels
+from .links import Links
 from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
@@ -107,6 +108,7 @@ def collect_and_sample(
 
     def read(until):
         taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
+        links = Links(ranks)
         spare = 0.0
         if kernels or dump:
             spare = DEBUGGER_MINIMUM
@@ -117,10 +119,12 @@ def collect_and_sample(
         _watch_longer(taken, until - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        problems += _write_ranks(folder, attached, ranks, taken, gpus, until - spare, rows)
+        file = os.path.join(folder, attached)
+        lost = links.lost()
+        problems += _write_ranks(file, ranks, taken, gpus, until - spare, rows, lost)
         if kernels or dump:
             problems += _ask_debuggers(folder, ranks, (kernels, dump), taken.texts, gpus, until)
-            problems += _write_ranks(folder, attached, ranks, taken, gpus, until, rows)
+            problems += _write_ranks(file, ranks, taken, gpus, until, rows, lost)
         return list(dict.fromkeys(problems))
 
     until = time.monotonic() + timeout - OVERHEAD + PER_FURTHER_RANK * max(0, len(ranks) - 8)
@@ -159,8 +163,8 @@ def _ask_debuggers(folder, ranks, which, texts, gpus, until):
     return problems + (gpus.ask_again(until) if kernels else [])
 
 
-def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
-    """Write what the ranks of this host do, and who should be here.
+def _write_ranks(file, ranks, taken, gpus, until, rows, lost):
+    """Write what the ranks of this host do, who should be here, and what links lost.
 
     Returns what is missing.  `rows` are those of before a debugger came, which are brought up to
     date.
@@ -179,7 +183,7 @@ def _write_ranks(folder, name, ranks, taken, gpus, until, rows):
             )
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     report = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
-    processes.write_whole(os.path.join(folder, name), json.dumps(report))
+    processes.write_whole(file, json.dumps({**report, "links": lost}))
     return problems
 
 

@@ -5,10 +5,12 @@ rank differs from all others: it computes while they wait, or sleeps while they 
 seen from outside, without stopping or signalling anybody, also where no stack may be read.
 """
 
+import ipaddress
 import os
 import socket
 import struct
 import time
+from typing import NamedTuple
 
 from ..digits import whole_number
 from ..run import processes
@@ -165,6 +167,8 @@ RECEIVED = 52
 """Where in it the milliseconds since the last received data stand."""
 BODY = 72
 """Bytes of a socket's description (``inet_diag_msg``); it ends with the inode."""
+OWN_END, OTHER_END, QUEUED = 8, 24, 60
+"""Where in it the addresses of both ends stand, and the bytes in the send queue."""
 PATIENCE = 0.5
 """Seconds that the kernel, which answers at once, may take."""
 
@@ -175,10 +179,13 @@ def traffic():
     None where the kernel does not count (sock_diag).  Only sockets of our own network namespace are
     seen, and RDMA passes by: what is not known is left out, never zero.
     """
-    known = _tcp_sockets()
+    known = tcp_sockets()
     if known is None:
         return None
-    return {inode: _bytes_moved(info) for inode, (_, info) in known.items()}
+    moved = {}
+    for inode, held in known.items():
+        moved[inode] = _bytes_moved(held.info)
+    return moved
 
 
 def seconds_without_traffic(pids):
@@ -187,13 +194,16 @@ def seconds_without_traffic(pids):
     Those to the job's store do not count.  A process without such a connection is left out, as is
     every one where the kernel does not tell.
     """
-    known = _tcp_sockets() or {}
+    known = tcp_sockets() or {}
     found = {}
     for pid in pids:
         store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
-        own = [known[inode] for inode in inodes(pid) if inode in known]
-        # one that listens has no other end
-        ages = [_seconds_since(info) for ports, info in own if ports[1] and store not in ports]
+        ages = []
+        for inode in inodes(pid):
+            held = known.get(inode)
+            # one that listens has no other end
+            if held is not None and held.ports[1] and store not in held.ports:
+                ages.append(_seconds_since(held.info))
         if ages:
             found[pid] = min(ages)
     return found
@@ -211,12 +221,26 @@ def inodes(pid):
     ]
 
 
-def _tcp_sockets():
-    """{inode: (ports, ``tcp_info``)} of all connected TCP sockets.
+class TcpSocket(NamedTuple):
+    """What the kernel tells of a TCP socket."""
+
+    ports: tuple[int, int]
+    """The own one, and the other end's; 0 where there is none."""
+    info: bytes
+    """Its ``tcp_info``."""
+    local: str
+    peer: str
+    """Addresses of both ends."""
+    queued: int
+    """Bytes that wait to be sent, or for an answer."""
+
+
+def tcp_sockets():
+    """{inode: `TcpSocket`} of all connected TCP sockets.
 
     It is None where the kernel refuses, or is silent.
     """
-    found = {}  # type: dict[int, tuple[tuple[int, int], bytes]]
+    found = {}  # type: dict[int, TcpSocket]
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
             with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
@@ -228,7 +252,7 @@ def _tcp_sockets():
 
 
 def _ask_kernel(link, family):
-    """Yield (inode, (ports, ``tcp_info``)) of all connected sockets of one family.
+    """Yield (inode, `TcpSocket`) of all connected sockets of one family.
 
     Raises OSError on a refusal.
     """
@@ -247,8 +271,20 @@ def _ask_kernel(link, family):
             inode = struct.unpack_from("<I", page, 16 + BODY - 4)[0]
             info = _tcp_info(page[16 + BODY : length])
             if inode and info:
-                yield inode, (struct.unpack_from(">HH", page, 16 + 4), info)
+                yield inode, _described(page[16 : 16 + BODY], info, family)
             page = page[(length + 3) & ~3 :]
+
+
+def _described(body, info, family):
+    """A socket by its ``inet_diag_msg``."""
+    length = 16
+    if family == socket.AF_INET:
+        length = 4
+    local = ipaddress.ip_address(body[OWN_END : OWN_END + length])
+    peer = ipaddress.ip_address(body[OTHER_END : OTHER_END + length])
+    ports = struct.unpack_from(">HH", body, 4)
+    (queued,) = struct.unpack_from("<I", body, QUEUED)
+    return TcpSocket(ports, info, str(local), str(peer), queued)
 
 
 def _tcp_info(attributes):

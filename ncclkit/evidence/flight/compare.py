@@ -400,7 +400,7 @@ def dump_event(dump: Dump, of: int = 1) -> Event:
             " flight"
         )
         lines[-1] += f" {group['in_flight'][:8]}"
-    text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
+    text = "\n".join([f"{dump.form} {dump.version}, {dump.total} entries", *lines])
     data = {"version": dump.version, "entries": dump.total, "groups": by_group}
     data["newest"] = dump.newest_time()
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
@@ -515,13 +515,21 @@ def _findings_of_group(group: Group) -> list[GroupFinding]:
                 GroupFinding("flight.mismatch", group, data, text, odd, waiting=list(group.waits()))
             )
             break
-    hang = list(find_hang(group))
-    found += [stop for stop in hang if stop.kind != "flight.stuck" or not found]
+    for stop in find_hang(group):
+        # all ranks of a job at work are inside a call now and then
+        if stop.kind != "flight.stuck" or not (found or _is_growing(group)):
+            found.append(stop)
     return found + list(unpaired(group))
+
+
+def _is_growing(group: Group) -> bool:
+    return any(dump.is_growing for dump in group.sources.values())
 
 
 def _event_of_finding(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.fields}
+    if stop.kind != "flight.late":
+        data["growing"] = _is_growing(stop.group)
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
         frames = {}

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ncclkit.core.kinds import Frame
+from ncclkit.evidence.flight import torchcomms
 from ncclkit.evidence.grammars.grammar import frame
 from ncclkit.evidence.processes import Refused
 
@@ -208,8 +209,11 @@ def _is_open(library: str, state: str, retired: bool, reports_completion: bool) 
     gloo never leaves ``scheduled``, nccl2 does only if it reports completion: there `retired` says
     whether the call is over, else the state does.  An aborted NCCL kernel counts as completed,
     though the watchdog never retired its call: recorded on 4 x H200 with torch 2.11, where dumps of
-    a receive without a sender and of two groups in crossed order say so.
+    a receive without a sender and of two groups in crossed order say so.  Of torchcomms the state
+    is not looked at any more once a call has returned.
     """
+    if library == torchcomms.LIBRARY:
+        return not retired
     if library == "gloo" or (library not in ("nccl", "") and not reports_completion):
         return state != "completed" and not retired
     return state != "completed" or not retired
@@ -520,6 +524,10 @@ class Dump:
     path: str
     rank: int | None
     version: str
+    form: str = "Flight Recorder"
+    """What it is: `clog` of torchcomms has the same in lines."""
+    is_growing: bool = False
+    """Whether it is written while the job runs, so that it may show any moment."""
     host: str = ""
     """From the file's name."""
     members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
@@ -628,17 +636,28 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
         else:
             dump_rank = None
     version = value.get("version")
-    dump = Dump(
-        path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else ""
-    )
-    dump.members = dict(_members_of_config(value.get("pg_config")))
     entries = value["entries"]
-    dump.total = len(entries)
     first = 0
     if entries:
         first = entries[0].get("record_id")
+    kept = entries
+    if torchcomms.is_recorder(entries):
+        kept = list(torchcomms.renumbered(entries))
+    members = dict(_members_of_config(value.get("pg_config")))
+    dump = dump_of_entries(kept, path, dump_rank, members)
+    dump.version = version[:20] if isinstance(version, str) else ""
+    dump.host = host[1] if host else ""
+    dump.total = len(entries)
     dump.dropped = isinstance(first, int) and first > 0 or len(entries) > ENTRIES
-    columns = Columns({key[0]: key for key in dump.members})
+    return dump
+
+
+def dump_of_entries(
+    entries: Sequence[Any], path: str, rank: int | None, members: dict[GroupKey, tuple[int, ...]]
+) -> Dump:
+    """The dump of one rank that made these calls, in groups of these members."""
+    dump = Dump(path, rank, "", members=members)
+    columns = Columns({key[0]: key for key in members})
     columns.read(entries[-ENTRIES:])
     dump.left_out = columns.left_out
     dump.kinds = columns.kinds

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, parse_int, rule, up_to_first
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, parse_int, rule
+from ncclkit.evidence.grammars.torchcomms import UNSAID
 
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -133,6 +134,13 @@ MONITOR: tuple[Rule, ...] = (
     monitor(
         "asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"
     ),
+    # E1127 18:30:08.710000 9 torch/distributed/debug/_frontend.py:305] Failed to dump fr_trace
+    monitor(
+        "debug_server",
+        "distributed/debug/_frontend.py",
+        r"distributed/debug/_frontend\.py:\d+\] Failed to dump",
+        "c10d.hint",
+    ),
     # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
     monitor("unbatched_p2p", "unbatched P2P op", "An unbatched P2P op", "c10d.hint"),
     # process group has NOT been destroyed before we destruct ProcessGroupNCCL (2.4, 2.5)
@@ -158,9 +166,7 @@ MONITOR: tuple[Rule, ...] = (
 PG = r"^(?:(?=(.*?\[(?:PG (?P<pg>[^\]]{0,300}?) )?Rank (?P<pg_rank>\d{1,7})\]))\1)?.*?"
 
 
-# [TC][rank=3][name=default_pg] of nccl2
 RANKS = r"\[([\d, ]{1,2000})\]"
-TC = r"\[TC\]\[rank=(?P<tc_rank>\d{1,7})\](?:\[name=(?P<pg>[^\]]{0,200})\])?"
 
 
 def _group(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -201,35 +207,6 @@ def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
         data[key] = parse_int(value)
     data |= {"op": fields.get("OpType", "").strip(), "api": "nccl"}
     return _group(match, data, line)
-
-
-UNSAID = {
-    "op": "",
-    "seq": None,
-    "numel_in": None,
-    "numel_out": None,
-    "timeout_ms": None,
-    "pg_rank": None,
-    "desc": "",
-}
-
-
-def _second(match: re.Match[str], data: Data, line: Line) -> Data:
-    """nccl2 names only the group; its rank is the global one in the default group."""
-    name = data["pg"] or ""
-    rank = data.pop("tc_rank")
-    known = None
-    if line.rank is not None and not line.local:
-        known = line.rank
-    own = None
-    if name in ("", "0", "default_pg", "default"):
-        own = rank
-    named = {"pg": name, "desc": name, "pg_rank": rank, "api": "nccl2"}
-    return data | UNSAID | named | {"_rank": own if known is None else known}
-
-
-def _unsized(match: re.Match[str], data: Data, line: Line) -> Data:
-    return _second(match, data, line) | {"ran_ms": None}
 
 
 def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -330,23 +307,6 @@ RULES: tuple[Rule, ...] = (
         r"(?:\s+ran\s+for\s+(?P<ran_ms>\d+))?",
         span=3,
         make=_timeout,
-    ),
-    # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule(
-        "c10d.timeout",
-        "imed out after ",
-        up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms",
-        make=_second,
-    ),
-    # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation \
-    #   timed out
-    # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL \
-    #   operation timed out
-    rule(
-        "c10d.timeout",
-        "NCCL operation timed out",
-        rf"^(?:(?=(.*?{TC}))\1)?.*NCCL operation timed out",
-        make=_unsized,
     ),
     # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in \
     #   …/libtorch_cuda.so)

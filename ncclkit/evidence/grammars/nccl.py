@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.agent.digits import is_whole
+from ncclkit.evidence.grammars import links
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
 from ncclkit.evidence.grammars.grammar import (
     Data,
@@ -337,6 +338,7 @@ VERSION = rule(
 
 INFO: tuple[Rule, ...] = (
     VERSION,
+    *links.RULES,
     # ncclCommInitRank comm 0x55d rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 commId 0x9a - \
     #   Init START
     # ncclCommSplit comm 0x55d rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 parent 0x44a color \

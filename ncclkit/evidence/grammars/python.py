@@ -212,11 +212,17 @@ def _separate_frames(region: Region) -> list[Frame] | None:
     return [frame(file, number, func) for file, number, func in counts]
 
 
+DEBUG_SERVER = "torch/distributed/debug/_frontend.py"
+"""Where torch's debug server makes its dumps, in a process of its own that goes on after errors."""
+
+
 def _exception_event(
     line: Line, final: re.Match[str], frames: list[Frame], raw: list[str], until: int
 ) -> Event:
     kind = final["type"]
     message = final["message"] or ""
+    if frames and frames[0]["file"].endswith(DEBUG_SERVER):
+        return line.event("python.ignored", {"type": kind, "until": until}, text="\n".join(raw))
     data = {
         "type": kind,
         "message": message,

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 from ncclkit.core import secrets
 from ncclkit.evidence.grammars.grammar import Line
+from ncclkit.evidence.grammars.torchcomms import rank_in_world
 
 STAMP = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?"
@@ -114,6 +115,9 @@ LAUNCHER = re.compile(
     r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?:mpirank:)?"
     r"(?P<mpi>\d{1,7})(?:,(?P<algo>[\w.-]{1,255}))?\]"
     r"(?:\[(?P<node>[\w.-]{1,255}):(?P<node_pid>\d{1,10})\])?<std(?:out|err|diag)>:\s?"
+    # (Worker_TP3 pid=77) …   (VllmWorker TP3 pid=77) …   (Worker_TP3_EP3 pid=77) …   (vLLM)
+    r"|\((?:Vllm)?Worker[ _]TP(?P<tensor>\d{1,7})(?:[ _]EP\d{1,7})?"
+    r" pid=(?P<tensor_pid>\d{1,10})\)\s"
     # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …
     # (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
     r"|\((?:[^\s()=,]{1,120}(?:\(\w{1,60}\))? )?(?:rank=(?P<actor>\d{1,7}) )?pid=(?P<pid>\d{1,10})"
@@ -146,6 +150,10 @@ PDSH = re.compile(
 )
 """``node-1: `` of pdsh (DeepSpeed) before something that begins a line."""
 CPP = ("[I", "[W", "[E", "[F")
+SGLANG = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})? TP(?P<tensor>\d{1,5})(?: EP\d{1,5})?\]"
+)
+"""``[2026-11-21 01:02:03 TP3]`` of SGLang, whose ranks they are where nothing else is parallel."""
 
 
 def parse_prefix(
@@ -183,6 +191,12 @@ def parse_prefix(
             line.body = text[own.end() :]
         else:
             line.body = text
+    elif "[TC][rank=" in text and (line.rank is None or line.local):
+        named = rank_in_world(text)
+        if named is not None:
+            line.rank, line.local = named, False
+    elif line.rank is None and (server := SGLANG.match(text)):
+        line.rank, line.local = int(server["tensor"]), True
     place = PDSH.match(text)
     if place:
         line.host = line.host or place["host"].partition(".")[0]
@@ -198,11 +212,12 @@ def _take_prefix(line: Line, match: re.Match[str], changed: datetime | None) -> 
     """Keep what a prefix says about rank, host, process and time."""
     said = match.groupdict()
     world = said["world"] or said["mpi"]
-    label = world or said["role"] or said["actor"]
+    # of one engine without pipeline the place among tensors is the rank
+    label = world or said["role"] or said["actor"] or said["tensor"]
     if label is not None:
         line.rank = int(label)
         line.local = world is None
-    pid = said["pid"] or said["node_pid"] or said["unit_pid"]
+    pid = said["pid"] or said["node_pid"] or said["unit_pid"] or said["tensor_pid"]
     if pid:
         line.pid = int(pid)
     places = (said[name] for name in ("at", "node", "algo", "machine", "pod", "service"))

@@ -36,6 +36,7 @@ from ncclkit.evidence.grammars import (
     stacks,
     store,
     system,
+    torchcomms,
     torchrun,
     unknown_errors,
 )
@@ -54,6 +55,7 @@ FEW = 256 << 10
 
 GRAMMARS = (
     c10d,
+    torchcomms,
     python,
     gloo,
     store,

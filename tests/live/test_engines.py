@@ -1,0 +1,125 @@
+"""attach on servers and actors: workers that carry no RANK, in the layouts of vLLM, SGLang, Ray and verl, over gloo.
+
+Each is one of the programs of `hangs` and `healthy`; actors of Ray itself have the same layout as the spawned workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent.monitor import workers
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.live.attach import AttachOptions, attach
+from tests.live.engines import start
+from tests.live.hangs import WAYS
+
+Titles = dict[int, str]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Callable[[Titles, dict[int, str]], None]:
+    """Processes of the kernel's table: {number: title}, all children of process 1 but for vLLM's, and their stacks."""
+
+    def fill(titles: Titles, stacks: dict[int, str] | None = None, parents: dict[int, int] | None = None) -> None:
+        told = stacks or {}
+        monkeypatch.setattr(workers, "title_of", lambda pid: titles.get(pid, ""))
+        monkeypatch.setattr(workers.processes, "parents", lambda: {pid: (parents or {}).get(pid, 50) for pid in titles})
+        monkeypatch.setattr(workers, "has_torch", lambda pid: True)
+        monkeypatch.setattr(workers, "_age", lambda pid: (pid, pid))
+        monkeypatch.setattr(workers.snapshots, "python_stack", lambda rank, pid, until, numbers: (told.get(pid, ""), ""))
+
+    return fill
+
+
+def grouped(titles: Titles) -> list[tuple[dict[int, int], str]]:
+    return [(group.ranks, group.named) for group in workers.worker_groups(titles)]
+
+
+def test_titles_of_vllm_and_sglang_count_as_their_ranks_do(table) -> None:
+    titles = {70: "VLLM::EngineCore", 71: "VLLM::Worker_PP1_TP0", 72: "VLLM::Worker_PP0_TP1", 73: "VLLM::Worker_PP0_TP0"}
+    table(titles)
+    assert grouped(titles) == [({0: 73, 1: 72, 2: 71}, "title")]
+    titles = {80: "sglang::scheduler_TP1", 81: "sglang::scheduler_TP0", 82: "sglang::detokenizer"}
+    table(titles)
+    assert grouped(titles) == [({0: 81, 1: 80}, "title")]
+
+
+def test_two_engines_on_a_host_are_two_groups(table) -> None:
+    titles = {pid: f"VLLM::Worker_TP{pid % 2}" for pid in (10, 11, 20, 21)}
+    table(titles, parents={10: 1, 11: 1, 20: 2, 21: 2})
+    assert grouped(titles) == [({0: 10, 1: 11}, "title"), ({0: 20, 1: 21}, "title")]
+
+
+def stack(name: str, value: int) -> str:
+    return f'Thread 1 (idle): "MainThread"\n    run (/app/w.py:9)\n        Arguments:\n            {name}: {value}\n'
+
+
+def test_actors_of_ray_are_numbered_by_a_variable_of_their_stacks(table) -> None:
+    titles = {31: "ray::WorkerDict.update_actor", 32: "ray::WorkerDict", 33: "ray::IDLE", 34: "ray::RewardLoop"}
+    table(titles, {31: stack("rank", 1), 32: stack("rank", 0)})
+    assert grouped(titles) == [({0: 32, 1: 31}, "variable")]
+
+
+@pytest.mark.parametrize("stacks", [{}, {31: stack("rank", 0), 32: stack("rank", 0)}, {31: stack("rank", 1)}])
+def test_workers_of_which_nothing_tells_the_number_are_counted_and_that_is_said(table, stacks) -> None:
+    titles = {31: "ray::WorkerDict", 32: "ray::WorkerDict"}
+    table(titles, stacks)
+    (group,) = workers.worker_groups(titles)
+    assert group.ranks == {0: 31, 1: 32} and "rank 0 is process 31" in workers.note_on(group)
+
+
+def test_workers_of_a_data_loader_and_a_worker_alone_are_no_group(table) -> None:
+    spawned = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)"
+    loader = 'Thread 1 (idle): "MainThread"\n    _worker_loop (torch/utils/data/_utils/worker.py:9)\n'
+    titles = {41: spawned, 42: spawned}
+    table(titles, {41: loader, 42: loader})
+    assert grouped(titles) == []
+    table({41: spawned})
+    assert grouped({41: spawned}) == []
+
+
+def attached(folder: Path, pid: int) -> tuple[Case, dict[int, int]]:
+    case = Case.open(folder)
+    made = asyncio.run(attach(case, [str(pid)], None, AttachOptions()))
+    return case, {event.rank: event.pid for event in made.events if event.kind == "attach.rank"}
+
+
+@pytest.mark.slow
+def test_a_spawned_engine_that_hangs_names_the_rank_and_the_reason(tmp_path: Path) -> None:
+    with start("barrier_in_branch") as (engine, ranks):
+        case, seen = attached(tmp_path, engine)
+        first = diagnose(case).findings[0]
+    assert seen == ranks
+    assert (first.cause, first.culprits["ranks"]) == (WAYS["barrier_in_branch"].causes[0], (0,)), first.say
+
+
+@pytest.mark.slow
+def test_a_busy_engine_goes_on_and_any_of_its_workers_stands_for_it(tmp_path: Path) -> None:
+    with start("batching_server") as (_, ranks):
+        case, seen = attached(tmp_path, ranks[1])
+        found = diagnose(case)
+    assert seen == ranks and (found.findings, found.exit_code) == ((), 0)
+
+
+@pytest.mark.slow
+def test_a_single_program_with_a_loader_is_not_taken_for_a_job(tmp_path: Path) -> None:
+    program = "import torch.utils.data as d, time\n"
+    program += "class D(d.Dataset):\n    __len__ = lambda s: 9\n    __getitem__ = lambda s, i: (time.sleep(60), i)[1]\n"
+    program += "it = iter(d.DataLoader(D(), num_workers=2)); print('up', flush=True); next(it)\n"
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=clean) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"up\n"
+        family = [child.pid, *workers.processes.descendants(child.pid)]
+        try:
+            assert workers.worker_groups(family) == []
+        finally:
+            for pid in family:
+                os.kill(pid, 9)
