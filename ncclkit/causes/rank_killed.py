@@ -328,7 +328,7 @@ def _lost_by_ras(case: Case) -> Finding | None:
 
 LOST = Advice(
     "Look on that node whether the process lives, and whether the node answers.",
-    command="ps -o pid,stat,etime,cmd -p PID; dmesg -T | tail",
+    command="ps -eo pid,stat,etime,cmd | grep -i python; dmesg -T | tail",
     why="A process that is gone, stopped (state T) and one that is cut off look alike to RAS.",
     check="The process is there and in state R or S, or its end is explained.",
     risk="None: it only reads.",

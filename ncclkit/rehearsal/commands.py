@@ -113,13 +113,16 @@ def _of_torchrun(program: str, words: Sequence[str], ranks: int) -> ScriptComman
     hosts = _number(most, 1)
     if not ranks:
         ranks = hosts * host_ranks
+    shown_gpus = "all"
+    if ALONE in options:
+        shown_gpus = "first"
     return ScriptCommand(
         python=_interpreter_beside(program),
         words=_script_behind("torchrun", options, words),
         ranks=ranks,
         host_ranks=min(ranks, host_ranks),
         env=_told_by_torchrun(options),
-        shown_gpus="first" if ALONE in options else "all",
+        shown_gpus=shown_gpus,
     )
 
 

@@ -63,8 +63,10 @@ async def rehearse_script(
     again = ["ncclkit", "rehearse", "--ranks", str(command.ranks)]
     if asked.hosts:
         again += ["--hosts", str(asked.hosts)]
+    shown_gpus = command.shown_gpus
     if asked.own_gpu:
         again += ["--own-gpu"]
+        shown_gpus = "own"
     again += ["--", *shown]
     ranks = RankOptions(
         ranks=command.ranks,
@@ -73,7 +75,7 @@ async def rehearse_script(
         timeout=asked.timeout,
         env=command.env,
         job_timeout=asked.job_timeout,
-        shown_gpus="own" if asked.own_gpu else command.shown_gpus,
+        shown_gpus=shown_gpus,
     )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
