@@ -14,8 +14,8 @@ from copy import copy
 from dataclasses import dataclass
 
 from ncclkit.analysis.once import once
+from ncclkit.analysis.wait_kinds import REQUESTS
 from ncclkit.analysis.waits import (
-    REQUESTS,
     RankPosition,
     group_line,
     rank_positions,

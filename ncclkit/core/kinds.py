@@ -13,6 +13,8 @@ from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
+from ncclkit.core.live_waits import DeadThread, Wait, WaitingChild, WaitingThread
+
 KINDS: dict[str, type[Fields]] = {}
 """kind → the class of its fields."""
 
@@ -1562,11 +1564,24 @@ class AttachRank(Fields, frozen=True):
     """whether a whole number among its variables changed between the snapshots"""
     program: list[dict[str, Any]] = []
     """[{`file`, `line`, `func`, `text`, `group`, `peer`, `conditions` on the rank, `loops` [first
-    line, last line]} of its own lines]"""
+    line, last line], `retries` (what the loop around it tries again and again)} of its own
+    lines]"""
     branches: list[dict[str, Any]] = []
     """[{`file`, `first`, `last`, `condition` on the rank} of its own files]"""
     output: dict[str, Any] = {}
     """{`file`, `quiet` (s since it was written), `line` (the last one of progress)}"""
+    wait: Wait = {}
+    """what the kernel tells of its wait: pipe, socket, lock of a file, children, debugger"""
+    threads: list[WaitingThread] = []
+    """[{`name`, `frames`}] of its other threads"""
+    children: list[WaitingChild] = []
+    """[{`pid`, `name`, `state`, `frames`, `wait`}] of a rank that waits for none of its peers"""
+    died: list[DeadThread] = []
+    """[{`name`, `error`, `file`, `line`}] of threads that ended with an exception"""
+    half: bool = False
+    """whether its native frames were asked for and could not be had"""
+    on_gpu: bool = False
+    """whether it has opened a GPU"""
     gone: bool = False
     """no process any more"""
     exitcode: int | None = None

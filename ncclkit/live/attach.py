@@ -46,6 +46,12 @@ LONGEST_RECORD = 1 << 20
 """Bytes of one record of the child; a longer line is none."""
 MOST = 64
 """Ranks that a node of a cluster has at most."""
+
+
+class NoRank(NcclkitError):
+    """No process that is meant has a rank."""
+
+
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
 OUTPUTS = 4
@@ -359,7 +365,7 @@ def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[in
             " --job."
         )
     if not jobs and not given:
-        raise NcclkitError(_nobody(plain, job))
+        raise NoRank(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
 
 

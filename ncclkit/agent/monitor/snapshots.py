@@ -24,7 +24,9 @@ from ..digits import whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
+from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
+from .waits_on import traced_by
 
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
@@ -68,6 +70,7 @@ PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
+GPU_FILE = re.compile(r"/dev/(?:nvidia\d|kfd$)")
 VOLUNTARY = re.compile(r"\nvoluntary_ctxt_switches:\s*(\d+)")
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
 """Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks
@@ -86,6 +89,8 @@ class Snapshots:
         }
         self.problems = {}  # type: dict[int, str]
         self.details = {}  # type: dict[int, dict[str, object]]
+        self.threads = {}  # type: dict[int, str]
+        self.halves = {}  # type: dict[int, bool]
 
     def take(self, until):
         """Read the Python stack and the counters of each rank.
@@ -101,6 +106,7 @@ class Snapshots:
                 self.problems[rank] = problem
                 if text:
                     self.texts[rank] = text
+                    self.threads[rank] = text
                 stack = "\n".join(main_thread(text))
                 self.rows[rank].append({**counters(self.ranks[rank]), "stack": redact.text(stack)})
 
@@ -179,6 +185,7 @@ class Snapshots:
                 lambda rank: (rank, self._native(rank, until)), self.stationary()
             ):
                 self.texts[rank] = text or self.texts[rank]
+                self.halves[rank] = not text
                 self.problems[rank] = self.problems[rank] or problem
         for rank, text in self.texts.items():
             with open(os.path.join(folder, "stacks_rank%d.txt" % rank), "w") as out:
@@ -187,6 +194,9 @@ class Snapshots:
 
     def _native(self, rank, until):
         points = FRAME.match(str(self.rows[rank][-1]["stack"]).partition("\n")[0])
+        tracer = traced_by(self.ranks[rank])
+        if tracer:
+            return "", "rank %d has no native frames: process %d traces it" % (rank, tracer)
         left = min(NATIVE, until - time.monotonic())
         if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
@@ -210,6 +220,7 @@ class Snapshots:
                     frames.append(match.groupdict())
         about = process_details(pid)
         known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
+        known.update(self._beside(rank, until))
 
         seconds = max(0.5, until - time.monotonic())
 
@@ -220,6 +231,7 @@ class Snapshots:
             return {
                 **sources(texts, frames),
                 "output": output_file(printed),
+                "died": dead_threads(printed.get("text", "")),
                 "snapshots": shots,
             }, problem
 
@@ -237,6 +249,20 @@ class Snapshots:
             return row, "the program and the output of rank %d were not read: %s" % (rank, problem)
         self.details[rank] = row
         return row, ""
+
+    def _beside(self, rank, until):
+        """What the kernel tells of the wait of a rank, and what its threads and children do."""
+        pid = self.ranks[rank]
+        family = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
+        stack = str(self.rows[rank][-1]["stack"]) if self.rows[rank] else ""
+        waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
+        found = family.look(pid, self.threads.get(rank, ""), waits_alone, until - 0.5)
+        return {**found, "half": self.halves.get(rank, False), "on_gpu": _has_gpu(pid)}
+
+
+def _has_gpu(pid):
+    """Whether a process has opened a GPU."""
+    return any(map(GPU_FILE.match, processes.targets_of_descriptors(pid)))
 
 
 def main_thread(text):
@@ -333,6 +359,8 @@ def native_stack(rank, pid, seconds, peers=False):
             "rank %d was read without native frames, as it is in a container: repeat it inside"
             % rank,
         )
+    until = time.monotonic() + seconds
+    failed = ""
     program, _ = find_tool("pystack")
     if program is not None:
         said, problem = _run(
@@ -340,14 +368,16 @@ def native_stack(rank, pid, seconds, peers=False):
         )
         if said:
             return "\n".join(_short(said)), ""
-        if not as_owner.is_stranger(pid):
-            return "", "pystack on rank %d: %s" % (rank, problem)
-        # its owner may not be let into the environment that pystack lies in
+        failed = "pystack on rank %d: %s" % (rank, problem)
+    # pystack fails on a process now and then, and as its owner it may not be found
     program, _ = find_tool("py-spy")
-    if program is None:
-        return "", ""  # the Python stack has said so
-    said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], seconds)
-    return said, "py-spy --native on rank %d: %s" % (rank, problem) if problem else ""
+    left = until - time.monotonic()
+    if program is None or (failed and left < 1.0):
+        return "", failed  # where there is no py-spy, the Python stack has said so
+    said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], left)
+    if said:
+        return said, ""
+    return "", failed or "py-spy --native on rank %d: %s" % (rank, problem)
 
 
 def _run(command, seconds):

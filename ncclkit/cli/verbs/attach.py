@@ -41,14 +41,20 @@ class AttachVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Look at the ranks, judge what was seen, and say where they stand."""
-        from ncclkit.live.attach import AttachOptions, attach
+        from ncclkit.live.attach import AttachOptions, NoRank, attach
 
         given = {each.name: getattr(options, each.name) for each in fields(AttachOptions)}
         chosen = AttachOptions(**given)
         case = open_case(options.case)
         with Activity("Looking at ranks", limit=_time_limit(chosen)):
             looking = attach(case, options.pid, options.job, chosen, _print_record)
-            attached = asyncio.run(looking)
+            try:
+                attached = asyncio.run(looking)
+            except NoRank:
+                waiting = _launchers_that_wait(options)
+                if waiting is None:
+                    raise
+                return waiting
         verdict = judge_run(case, attached.folder)
         return VerbAnswer(
             verdict.diagnosis.exit_code,
@@ -142,6 +148,20 @@ def _time_limit(chosen: AttachOptions) -> float | None:
 def _print_record(record: dict[str, Any]) -> None:
     if record["kind"] == "note":
         print_note(record["say"])
+
+
+def _launchers_that_wait(options: argparse.Namespace) -> VerbAnswer | None:
+    """The answer where no rank has begun, as its launcher waits; None where none does."""
+    from ncclkit.live.launcher_waits import waiting_launchers
+
+    pids = [int(pid) for pid in options.pid if "=" not in pid]
+    launchers = waiting_launchers(pids) if options.job is None else []
+    if not launchers:
+        return None
+    rows = [{"pid": one.pid, "command": one.command, "say": one.say} for one in launchers]
+    said = "\n".join(one.say for one in launchers)
+    plain = {"schema": 1, "verdict": "unexplained", "say": launchers[0].say, "launchers": rows}
+    return VerbAnswer(1, parts=iter([said]), data=lambda: plain)
 
 
 def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
