@@ -31,7 +31,6 @@ PORTS = ("main_process_port", "master_port")
 NODES = ("nnodes", "num_machines")
 DEFAULT_PORT = "29500"
 REMOTE_SHELLS = ("ssh", "pdsh", "rsh")
-DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "slurmstepd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _sentence(pid: int, table: Mapping[int, int]) -> str:
     if name == "srun":
         return _of_srun(pid, who)
     if name in ("mpirun", "mpiexec", "horovodrun"):
-        if any(_program(child) in DAEMONS for child in children):
+        if children:
             return ""
         return f"{who} has started none of its daemons yet; no rank has begun."
     frames = main_frames(python_stack(0, pid, time.monotonic() + STACK_SECONDS)[0])
