@@ -213,11 +213,11 @@ async def attach(
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
             asked = (f"{rank}={pid}" for rank, pid in meant.items())
             await _child([*command, *asked], folder, options.deadline(len(meant), SLACK), keep)
-    return _read(case, folder, problems)
+    return read_look(case, folder, problems)
 
 
-def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
-    """What the folder holds, as events of the case."""
+def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
+    """What the folder of a look holds, as events of the case."""
     try:
         reading = evidence.read([folder])
     except NcclkitError as error:

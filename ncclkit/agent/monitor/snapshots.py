@@ -115,13 +115,15 @@ class Snapshots:
             return "", "rank %d has ended" % rank
         return python_stack(rank, self.ranks[rank], until, numbers=True)
 
-    def follow(self, seconds):
+    def follow(self, seconds, tell=lambda say: None):
         """Return as soon as a rank has ended, or has stood still.
 
-        It stood still if it was in one place for so long without once being switched to.
+        It stood still if it was in one place for so long without once being switched to. `tell` is
+        called with a sentence whenever other ranks stand still than before.
         """
         pause = seconds / STANDSTILL
         stood = dict.fromkeys(self.ranks, 0)
+        told = []  # type: list[int]
         while max(stood.values()) < STANDSTILL:
             begun = time.monotonic()
             self.take(begun + pause + PATIENCE)
@@ -135,7 +137,19 @@ class Snapshots:
                     stood[rank] = stood[rank] + 1
                 else:
                     stood[rank] = 0
+            still = [rank for rank, times in stood.items() if times >= STANDSTILL - 1]
+            if still != told:
+                tell(self._change(told, still, pause))
+                told = still
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
+
+    def _change(self, before, now, pause):
+        """One sentence on the ranks that stand still now, or do so no longer."""
+        if not now:
+            return "rank %s moves again" % ", ".join(map(str, before))
+        place = str(self.rows[now[0]][-1]["stack"]).partition("\n")[0].strip()
+        seconds = (STANDSTILL - 1) * pause
+        return "rank %s stands still for %.0f s: %s" % (", ".join(map(str, now)), seconds, place)
 
     def standing(self):
         """Ranks that every snapshot shows at one place.

@@ -12,6 +12,7 @@ from ncclkit.cli.arguments import DAY, JOB_ID, add_case, add_json, add_log_marks
 from ncclkit.cli.judging import judge_run, open_case, with_log_marks
 from ncclkit.cli.runner import Part, Verb, VerbAnswer, Verdict, print_note
 from ncclkit.cli.terminal import Activity
+from ncclkit.core.model import NcclkitError
 from ncclkit.core.ranges import NumberRange
 
 if TYPE_CHECKING:
@@ -41,26 +42,49 @@ class AttachVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Look at the ranks, judge what was seen, and say where they stand."""
-        from ncclkit.live.attach import AttachOptions, NoRank, attach
+        from ncclkit.live.attach import AttachOptions, NoRank
+        from ncclkit.cli.following import JobEnded, OnHang
 
         given = {each.name: getattr(options, each.name) for each in fields(AttachOptions)}
         chosen = AttachOptions(**given)
+        on_hang = OnHang.parsed(options.on_hang) if options.on_hang else None
+        if on_hang and not chosen.follow:
+            raise NcclkitError("--on-hang takes --follow: without it the job is looked at once.")
         case = open_case(options.case)
         with Activity("Looking at ranks", limit=_time_limit(chosen)):
-            looking = attach(case, options.pid, options.job, chosen, _print_record)
             try:
-                attached = asyncio.run(looking)
+                attached = _look(case, options, chosen)
+            except JobEnded as ended:
+                return _answer_of_sentence(str(ended), 0, "healthy")
             except NoRank:
                 waiting = _launchers_that_wait(options)
                 if waiting is None:
                     raise
                 return waiting
         verdict = judge_run(case, attached.folder)
+        after = on_hang.run(case, verdict.diagnosis) if on_hang else ""
         return VerbAnswer(
             verdict.diagnosis.exit_code,
-            parts=_attached_parts(attached, verdict),
+            parts=_attached_parts(attached, verdict, after),
             data=lambda: _json_object(options, case, attached, verdict),
         )
+
+
+def _look(case: Case, options: argparse.Namespace, chosen: AttachOptions) -> Attached:
+    """One look, or with --follow the first one that finds something."""
+    from ncclkit.live.attach import attach
+    from ncclkit.cli.following import follow_until_hang
+
+    if chosen.follow:
+        return follow_until_hang(case, options.pid, options.job, chosen, _print_record)
+    return asyncio.run(attach(case, options.pid, options.job, chosen, _print_record))
+
+
+def _answer_of_sentence(say: str, status: int, verdict: str) -> VerbAnswer:
+    """An answer of one sentence."""
+    return VerbAnswer(
+        status, parts=iter([say]), data=lambda: {"schema": 1, "verdict": verdict, "say": say}
+    )
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +127,16 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=(
             "wait until a rank has stalled for so many seconds (default 30), or has ended, and"
-            " judge then"
+            " judge then; where that is no hang, go on, for hours"
+        ),
+    )
+    parser.add_argument(
+        "--on-hang",
+        metavar="COMMAND",
+        default="",
+        help=(
+            "with --follow: run this when a hang is found, without a shell; NCCLKIT_CAUSE,"
+            " NCCLKIT_RANKS, NCCLKIT_SAY and NCCLKIT_CASE tell it what was found"
         ),
     )
     parser.add_argument(
@@ -164,7 +197,7 @@ def _launchers_that_wait(options: argparse.Namespace) -> VerbAnswer | None:
     return VerbAnswer(1, parts=iter([said]), data=lambda: plain)
 
 
-def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
+def _attached_parts(attached: Attached, verdict: Verdict, after: str) -> Iterator[Part]:
     from ncclkit.analysis.motion import headline
     from ncclkit.analysis.waits import position_bars
 
@@ -182,6 +215,8 @@ def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
     yield "\n".join(["", *_unread_lines(attached)])
     if findings:
         yield verdict
+    if after:
+        yield after
 
 
 def _unread_lines(attached: Attached) -> list[str]:
