@@ -23,7 +23,7 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightDump, FlightLate
+from ncclkit.core.kinds import FlightDump, FlightLate, FlightMismatch
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -82,13 +82,21 @@ def without_moments(case: Case) -> Case:
     if moving is None and not waits_for_request(case.events):
         return case
     lasting = copy(case)
-    lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
+    lasting.events = [event for event in case.events if not _is_of_a_moment(event)]
     if moving is not None:
         shown = moving.evidence
         data = {"ranks": list(moving.ranks)}
         goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
         lasting.events.append(goes_on)
     return lasting
+
+
+def _is_of_a_moment(event: Event) -> bool:
+    """Whether an event says nothing of a job that has gone on since."""
+    # calls that differ and are completed stay so
+    if isinstance(event.data, FlightMismatch) and event.data.completed:
+        return False
+    return event.kind in OF_A_MOMENT
 
 
 def waits_for_request(events: Iterable[Event]) -> bool:

@@ -1084,6 +1084,8 @@ class FlightMismatch(FlightFinding, frozen=True):
     """[from, to, sent, expected] of `splits`"""
     branch: str = ""
     """the condition on the rank by which the odd side left the common path; of a look at the job"""
+    completed: bool = False
+    """whether all ranks have completed the call, in a job that goes on"""
     for_gpu: bool = False
     """a side waits for its GPU, whose kernel is not known; of a look at the job"""
 
