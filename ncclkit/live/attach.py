@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels, snapshots
+from ncclkit.agent.monitor.crowding import crowding
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
@@ -87,8 +88,10 @@ class AttachOptions:
     timeout: float | None = None
     """Seconds in which it ends, with eight ranks on a host.
 
-    None stands for 27, 87 with debuggers, or more for `seconds`.
+    None stands for 27, 87 with debuggers, or more for `seconds` and on a host that is full.
     """
+    slower: float = field(init=False, default_factory=crowding)
+    """How many times longer readers take here, as others use the cores."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400:
@@ -114,7 +117,7 @@ class AttachOptions:
         """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
         # a longer watch makes all of it as much longer
-        return self.timeout or max(most, self.seconds + most - agent.SECONDS)
+        return self.timeout or max(most, self.seconds + most - agent.SECONDS) * self.slower
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended.

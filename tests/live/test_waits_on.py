@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -16,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent.monitor import attach as collect
+from ncclkit.agent.monitor import crowding
 from ncclkit.agent.monitor.family import dead_threads, main_frames, other_threads
 from ncclkit.agent.monitor.program import source_line
 from ncclkit.agent.monitor.waits_on import Waits
 from ncclkit.agent.run import processes
+from ncclkit.live.attach import AttachOptions
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the kernel's calls have numbers of x86_64 here")
 
@@ -180,3 +184,14 @@ for batch in data:
 )
 def test_a_loop_that_tries_again_is_told_by_its_source(line: int, retries: str) -> None:
     assert source_line({"a.py": SOURCE}, "a.py", line)["retries"] == retries
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.2, 1.0), (6.0, 3.0), (90.0, 4.0)])
+def test_on_a_full_host_readers_have_longer(monkeypatch: pytest.MonkeyPatch, load: float, times: float) -> None:
+    """Unless a timeout is given; the deadline of the child is of one look at the load, as its own limit is."""
+    monkeypatch.setattr(crowding.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(crowding.os, "cpu_count", lambda: 2)
+    options = AttachOptions()
+    assert options.limit == collect.TIMEOUT * times and AttachOptions(timeout=20.0).limit == 20.0
+    monkeypatch.setattr(crowding.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert json.loads(options.words())["timeout"] == options.limit < options.deadline(1, 3.0)

@@ -9,6 +9,7 @@ import time
 from .. import redact
 from ..digits import whole_number
 from ..run import processes
+from .crowding import crowding
 from .waits_on import Waits
 
 THREAD = re.compile(r'^Thread (?P<number>\S+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -109,7 +110,7 @@ class Family:
     def _child(self, pid, until):
         """What one child does: its command, where it stands and what it waits for."""
         text = ""
-        left = min(until, time.monotonic() + CHILD_SECONDS)
+        left = min(until, time.monotonic() + CHILD_SECONDS * crowding())
         if processes.runs_python(pid) and left > time.monotonic() + 0.5:
             text = self.read_stack(pid, left)
         frames = main_frames(text)

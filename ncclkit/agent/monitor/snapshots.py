@@ -24,6 +24,7 @@ from ..digits import whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
+from .crowding import crowding
 from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
@@ -36,8 +37,8 @@ to run in."""
 SIDE_BY_SIDE = 4
 """Ranks that are read at one time at most."""
 NATIVE = 10.0
-"""Seconds that the native frames of one rank may take; their symbols are read from files of
-gigabytes."""
+"""Seconds that the native frames of one rank may take on a host with free cores; their symbols are
+read from files of gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
@@ -211,7 +212,7 @@ class Snapshots:
         tracer = traced_by(self.ranks[rank])
         if tracer:
             return "", "rank %d has no native frames: process %d traces it" % (rank, tracer)
-        left = min(NATIVE, until - time.monotonic())
+        left = min(NATIVE * crowding(), until - time.monotonic())
         if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(

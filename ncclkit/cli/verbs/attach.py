@@ -45,7 +45,8 @@ class AttachVerb(Verb):
         from ncclkit.live.attach import AttachOptions, NoRank
         from ncclkit.cli.following import JobEnded, OnHang
 
-        given = {each.name: getattr(options, each.name) for each in fields(AttachOptions)}
+        names = [each.name for each in fields(AttachOptions) if each.init]
+        given = {name: getattr(options, name) for name in names}
         chosen = AttachOptions(**given)
         on_hang = OnHang.parsed(options.on_hang) if options.on_hang else None
         if on_hang and not chosen.follow:
@@ -146,7 +147,7 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=(
             "everything ends after so many seconds, with eight ranks on a host (default 27; 87 with"
-            " --dump or --kernels)"
+            " --dump or --kernels; up to four times as long on a full host)"
         ),
     )
 
