@@ -89,7 +89,7 @@ def awaited(
     if kind == STOPPED:
         return Awaited(STOPPED, _who_stopped(about))
     if kind in BUSY:
-        return Awaited(kind, _retried(about))
+        return Awaited(kind, _retried_words(about))
     if kind in (GPU, PEERS, STORE, GIL):
         return Awaited(kind, "")
     if kind == WORKER:
@@ -108,7 +108,9 @@ def without_native_frames(kind: str, about: AttachRank, stays: bool) -> str:
     """
     if not stays or kind not in (PYTHON, NATIVE, UNKNOWN):
         return kind
-    text = str(about.program[0].get("text") or "") if about.program else ""
+    text = ""
+    if about.program:
+        text = str(about.program[0].get("text"))
     if about.on_gpu and TAKES_VALUE_OF_GPU.search(text):
         return GPU
     if about.half:
@@ -124,7 +126,7 @@ class _Place(NamedTuple):
     threads: Sequence[WaitingThread]
     rank_of_pid: Mapping[int, int]
 
-    def calls(self, *functions: str, file: str) -> bool:
+    def is_in(self, *functions: str, file: str) -> bool:
         """Whether one of these functions of a file of a library is among its innermost frames."""
         for frame in self.frames[:DEEPER]:
             name = PurePosixPath(str(frame.get("file"))).name
@@ -135,7 +137,7 @@ class _Place(NamedTuple):
                 break
         return False
 
-    def passes(self, pattern: re.Pattern[str]) -> bool:
+    def goes_through(self, pattern: re.Pattern[str]) -> bool:
         """Whether one of its innermost frames is of a file with such a path."""
         for frame in self.frames[:DEEPER]:
             if pattern.search(str(frame.get("file"))):
@@ -149,25 +151,25 @@ class _Place(NamedTuple):
 
 
 def _of_debugger(place: _Place) -> Awaited | None:
-    if place.passes(DEBUGGERS):
+    if place.goes_through(DEBUGGERS):
         return Awaited(DEBUGGER, "")
-    if place.passes(DEBUG_SERVERS):
+    if place.goes_through(DEBUG_SERVERS):
         return Awaited(DEBUG_CLIENT, "")
     return None
 
 
 def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
     """What a wait for a thread of its own is for."""
-    if place.calls("_shutdown", file="threading.py") and not any(map(is_own, place.frames)):
+    if place.is_in("_shutdown", file="threading.py") and not any(map(is_own, place.frames)):
         return Awaited(ENDED, _threads_words(place) or "a thread that is not a daemon")
-    if place.calls("join", file="threading.py"):
+    if place.is_in("join", file="threading.py"):
         return Awaited(THREAD, _threads_words(place))
-    if place.calls("result", file="_base.py"):
+    if place.is_in("result", file="_base.py"):
         return Awaited(THREAD, _threads_words(place))
-    if place.calls("put", file="queue.py"):
+    if place.is_in("put", file="queue.py"):
         return Awaited(ROOM, _threads_words(place, own_only=True))
     alone = not place.threads and bool(place.frames) and bool(place.wait)
-    if alone and place.calls("get", file="queue.py"):
+    if alone and place.is_in("get", file="queue.py"):
         none = "no other thread of it runs Python"
         # threads of C++ may fill the queue of a server, too
         if not about.died:
@@ -226,8 +228,10 @@ def _of_end(kind: str, place: _Place) -> Awaited | None:
         return None
     end = ends[0]
     if end.get("kind") == "terminal":
-        is_output = end.get("does") == "write"
-        return Awaited(SCREEN if is_output else TERMINAL, str(end.get("name")))
+        name = str(end.get("name"))
+        if end.get("does") == "write":
+            return Awaited(SCREEN, name)
+        return Awaited(TERMINAL, name)
     if end.get("kind") == "fifo":
         return Awaited(FIFO, str(end.get("name")))
     if end.get("kind") == "pipe":
@@ -244,7 +248,7 @@ def _of_end(kind: str, place: _Place) -> Awaited | None:
 
 def _pipe_words(end: WaitEnd, rank_of_pid: Mapping[int, int]) -> str:
     others = end.get("others", [])
-    who = " or ".join(_process_words(one, rank_of_pid) for one in others[:2])
+    who = _any_of(others, rank_of_pid)
     if end.get("does") == "write":
         if who:
             return f"its output is not read by {who}"
@@ -260,10 +264,15 @@ def _socket_words(end: WaitEnd, rank_of_pid: Mapping[int, int]) -> str:
         return ""
     if end.get("listens") is False:
         return f"{remote}, where nobody listens"
-    who = " or ".join(_process_words(one, rank_of_pid) for one in end.get("others", [])[:2])
+    who = _any_of(end.get("others", []), rank_of_pid)
     if who:
         return f"{remote}, where {who} listens"
     return remote
+
+
+def _any_of(found: Sequence[NamedProcess], rank_of_pid: Mapping[int, int]) -> str:
+    """``rank 3 or process 4711 `cat` ``; empty for nobody."""
+    return " or ".join([_process_words(one, rank_of_pid) for one in found[:2]])
 
 
 def _process_words(process: NamedProcess, rank_of_pid: Mapping[int, int]) -> str:
@@ -286,18 +295,29 @@ def _of_kind(kind: str, place: _Place, about: AttachRank) -> Awaited:
     if locks:
         holder = _process_words(locks[0].get("holder", {}), place.rank_of_pid)
         path = locks[0].get("path")
-        return Awaited(LOCK, f"{path}, held by {holder}" if path else f"held by {holder}")
+        held = f"held by {holder}"
+        if path:
+            held = f"{path}, {held}"
+        return Awaited(LOCK, held)
     if place.wait.get("signal"):
         return Awaited(SIGNAL, "")
-    if place.passes(POLLED_LOCKS):
+    if place.goes_through(POLLED_LOCKS):
         return Awaited(LOCK, "a lock file that is not removed")
     if kind == LOCK:
-        return Awaited(LOCK, _lock_words(place, was_forked=False))
+        return Awaited(LOCK, _locked_path(place) or _lock_words(place, was_forked=False))
     if kind == PROCESS:
         return Awaited(PROCESS, _children_words(about, place.rank_of_pid))
     if kind == TIMER:
-        return Awaited(TIMER, _retried(about))
+        return Awaited(TIMER, _retried_words(about))
     return Awaited(kind, "")
+
+
+def _locked_path(place: _Place) -> str:
+    """The file of a lock whose holder the kernel does not know, as on another host."""
+    for end in place.wait.get("ends", []):
+        if end.get("kind") == "file":
+            return str(end.get("name"))
+    return ""
 
 
 def _lock_words(place: _Place, was_forked: bool) -> str:
@@ -313,12 +333,14 @@ def _lock_words(place: _Place, was_forked: bool) -> str:
     return _threads_words(place, own_only=True)
 
 
-def _retried(about: AttachRank) -> str:
+def _retried_words(about: AttachRank) -> str:
     """What a loop around its line tries again and again."""
     text = ""
     if about.program:
-        text = str(about.program[0].get("retries") or "")
-    return f"again and again: `{text}`" if text else ""
+        text = about.program[0].get("retries") or ""
+    if text:
+        return f"again and again: `{text}`"
+    return ""
 
 
 def _who_stopped(about: AttachRank) -> str:
@@ -334,8 +356,10 @@ def _who_stopped(about: AttachRank) -> str:
 
 def _worker_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
     """What the workers of a loader do that do not wait for their rank."""
-    busy = [one for one in about.children if one.get("frames") and not _is_idle_worker(one)]
-    return _child_words(busy[0], about, rank_of_pid) if busy else ""
+    for child in about.children:
+        if child.get("frames") and not _is_idle_worker(child):
+            return _child_words(child, about, rank_of_pid)
+    return ""
 
 
 def _is_idle_worker(child: WaitingChild) -> bool:
@@ -367,9 +391,12 @@ def _child_words(child: WaitingChild, about: AttachRank, rank_of_pid: Mapping[in
     kind, detail = _wait_of_child(child, was_forked, rank_of_pid)
     at = _stands_at(frames)
     if kind:
-        more = f": {detail}" if detail else ""
-        return f"{who} waits for {kind}{at}{more}"
-    return f"{who} stands{at}" if at else who
+        if detail:
+            at += f": {detail}"
+        return f"{who} waits for {kind}{at}"
+    if at:
+        return f"{who} stands{at}"
+    return who
 
 
 def _wait_of_child(

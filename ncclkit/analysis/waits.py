@@ -187,10 +187,12 @@ class RankPosition:
         # what led into a debugger is the line, not the functions of the debugger
         if self.call and self.waits_for != DEBUGGER:
             where = f" in {self.call}{where}"
-        detail = f" ({self.detail})" if self.detail else ""
+        detail = ""
+        if self.detail:
+            detail = f" ({self.detail})"
         if self.waits_for == STOPPED:
-            state = f"(state T{f'; {self.detail}' if self.detail else ''})"
-            return f"{verb(range(count), 'is', 'are')} stopped {state}{where}"
+            state = "; ".join(filter(None, ("state T", self.detail)))
+            return f"{verb(range(count), 'is', 'are')} stopped ({state}){where}"
         if self.waits_for == ENDED:
             has = verb(range(count), "has", "have")
             return f"{has} ended the program ({self.detail} keeps the process)"
@@ -198,8 +200,9 @@ class RankPosition:
             return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{detail}{where}"
         if not self.waits_for:
             if where:
-                half = " (only its Python frames could be read)" if self.half else ""
-                return f"{verb(range(count), 'stands', 'stand')}{where}{half}"
+                if self.half:
+                    where += " (only its Python frames could be read)"
+                return f"{verb(range(count), 'stands', 'stand')}{where}"
             return "could not be read"
         if self.kernel:
             age = ""
@@ -650,7 +653,9 @@ def _without_store(waiting: Mapping[int, RankPosition]) -> list[int]:
     """Ranks that have no connection to the store, at which others wait for them."""
     apart = [rank for rank, position in waiting.items() if position.detail == UNCONNECTED]
     at_store = [rank for rank, position in waiting.items() if position.waits_for == STORE]
-    return apart if 0 < len(apart) < len(at_store) else []
+    if len(apart) < len(at_store):
+        return apart
+    return []
 
 
 def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:

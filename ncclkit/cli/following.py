@@ -56,7 +56,7 @@ def follow_until_hang(
                     raise JobEnded("The job has ended; until then nothing of it hung.") from error
                 raise
             if diagnose(aside).findings:
-                return _kept(case, attached)
+                return _kept_in_case(case, attached)
             say = headline(attached.events)
         looks += 1
         # a job that waits for hours, such as a server, is not looked at every minute
@@ -65,7 +65,7 @@ def follow_until_hang(
         on_record({"kind": "note", "say": f"{now} {say} Next: after {patience:.0f} s of stalling."})
 
 
-def _kept(case: Case, attached: Attached) -> Attached:
+def _kept_in_case(case: Case, attached: Attached) -> Attached:
     """The same look as a run of the case."""
     folder = case.new_run("attach")
     shutil.copytree(attached.folder, folder, dirs_exist_ok=True)
@@ -80,7 +80,7 @@ class OnHang:
     """Its words; no shell reads them."""
 
     @classmethod
-    def parsed(cls, command: str) -> OnHang:
+    def from_command_line(cls, command: str) -> OnHang:
         """A command line; raises NcclkitError where it is none."""
         try:
             words = tuple(shlex.split(command))
@@ -90,7 +90,7 @@ class OnHang:
             raise NcclkitError("--on-hang needs a command.")
         return cls(words)
 
-    def run(self, case: Case, found: Diagnosis) -> str:
+    def run_for(self, case: Case, found: Diagnosis) -> str:
         """What it printed and how it ended, in a few lines.
 
         It learns of the hang by its environment, never by its words.
@@ -112,8 +112,11 @@ class OnHang:
         else:
             end = f"ended with status {reply.code}"
         lines = (reply.out + reply.err).decode("utf-8", "replace").splitlines()[-SHOWN_LINES:]
-        return "\n".join([f"--on-hang: {name} {end}.", *(f"  {_printable(one)}" for one in lines)])
+        said = [f"--on-hang: {name} {end}."]
+        for line in lines:
+            said.append(f"  {_printable_text(line)}")
+        return "\n".join(said)
 
 
-def _printable(line: str) -> str:
-    return "".join(one for one in redact.text(line) if one.isprintable())[:200]
+def _printable_text(line: str) -> str:
+    return "".join(filter(str.isprintable, redact.text(line)))[:200]

@@ -24,7 +24,7 @@ from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels, snapshots
-from ncclkit.agent.monitor.crowding import crowding
+from ncclkit.agent.monitor.crowding import crowding_here
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
@@ -90,7 +90,7 @@ class AttachOptions:
 
     None stands for 27, 87 with debuggers, or more for `seconds` and on a host that is full.
     """
-    slower: float = field(init=False, default_factory=crowding)
+    slower: float = field(init=False, default_factory=crowding_here)
     """How many times longer readers take here, as others use the cores."""
 
     def __post_init__(self) -> None:

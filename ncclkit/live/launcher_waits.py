@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -17,7 +17,16 @@ from ncclkit.agent import redact
 from ncclkit.agent.digits import whole_number
 from ncclkit.agent.monitor.family import main_frames
 from ncclkit.agent.monitor.snapshots import LAUNCHER, python_stack
-from ncclkit.agent.monitor.waits_on import ESTABLISHED, SYN_SENT, Waits, command
+from ncclkit.agent.monitor.sockets import (
+    ESTABLISHED,
+    LISTENS,
+    SYN_SENT,
+    host_of,
+    own_tcp_sockets,
+    port_of,
+    tcp_sockets,
+)
+from ncclkit.agent.monitor.waits_on import Waits, command_shown
 from ncclkit.agent.run import processes
 
 STACK_SECONDS = 5.0
@@ -46,21 +55,24 @@ class WaitingLauncher:
 def waiting_launchers(pids: Sequence[int] = ()) -> list[WaitingLauncher]:
     """The launchers among these processes, or of this user here, that have begun no rank."""
     table = processes.parents()
-    own = [pid for pid in pids or table if processes.owner(pid) == os.geteuid()]
     found = []
-    for pid in own:
+    for pid in pids or _own_processes(table):
         if pid == os.getpid() or not _is_launcher(pid):
             continue
         # what a launcher started is told with it
-        if table.get(pid) in own and _is_launcher(table[pid]):
+        if not pids and _is_launcher(table.get(pid, 0)):
             continue
-        say = _sentence(pid, table)
+        say = _sentence_on(pid, table)
         if say:
-            found.append(WaitingLauncher(pid, command(pid), say))
+            found.append(WaitingLauncher(pid, command_shown(pid), say))
     return found[:MOST]
 
 
-def _words(pid: int) -> list[str]:
+def _own_processes(table: Iterable[int]) -> list[int]:
+    return [pid for pid in table if processes.owner(pid) == os.geteuid()]
+
+
+def _words_of(pid: int) -> list[str]:
     text: str = processes.read_text(f"/proc/{pid}/cmdline")
     return text.rstrip("\0").split("\0")
 
@@ -72,21 +84,21 @@ def _is_launcher(pid: int) -> bool:
 def _launcher_name(pid: int) -> str:
     """``torchrun``: the launcher that a process is; "" for another program."""
     # a script that only names a launcher in its arguments is none
-    for word in _words(pid)[:3]:
+    for word in _words_of(pid)[:3]:
         match = LAUNCHER.fullmatch(PurePosixPath(word).name)
         if match:
             return match[0]
     return ""
 
 
-def _sentence(pid: int, table: Mapping[int, int]) -> str:
+def _sentence_on(pid: int, table: Mapping[int, int]) -> str:
     """What a launcher waits for; "" where nothing shows that it waits."""
     name = _launcher_name(pid)
     who = f"{name} (process {pid})"
-    children = _descendants(pid, table)
-    shells = [child for child in children if _program(child) in REMOTE_SHELLS]
+    children = _all_below(pid, table)
+    shells = [child for child in children if _program_of(child) in REMOTE_SHELLS]
     if shells:
-        return f"{who} waits for {_shells_words(shells)}; no rank has begun here."
+        return f"{who} waits for {_shells_words_of(shells)}; no rank has begun here."
     if name == "srun":
         return _of_srun(pid, who)
     if name in ("mpirun", "mpiexec", "horovodrun"):
@@ -99,15 +111,15 @@ def _sentence(pid: int, table: Mapping[int, int]) -> str:
     return ""
 
 
-def _descendants(pid: int, table: Mapping[int, int]) -> list[int]:
+def _all_below(pid: int, table: Mapping[int, int]) -> list[int]:
     found = [pid]
     for one in found:
         found += [child for child, parent in table.items() if parent == one]
     return found[1:]
 
 
-def _program(pid: int) -> str:
-    return PurePosixPath(_words(pid)[0]).name
+def _program_of(pid: int) -> str:
+    return PurePosixPath(_words_of(pid)[0]).name
 
 
 # ---------------------------------------------------------------- torchrun, accelerate
@@ -115,11 +127,15 @@ def _program(pid: int) -> str:
 
 def _at_rendezvous(pid: int, who: str) -> str:
     """``waits for 1 more of 2 nodes at HOST:PORT; no rank has begun``."""
-    nodes = _nodes(pid)
-    endpoint = _endpoint(pid)
-    where = f" at {endpoint}" if endpoint else ""
-    of = f" of {nodes} nodes" if nodes else " nodes"
-    unreached = _unreached(pid, endpoint)
+    nodes = _nodes_wanted(pid)
+    endpoint = _endpoint_of(pid)
+    where = ""
+    if endpoint:
+        where = f" at {endpoint}"
+    of = " nodes"
+    if nodes:
+        of = f" of {nodes} nodes"
+    unreached = _why_unreached(pid, endpoint)
     if unreached:
         return f"{who} waits at its rendezvous{where}: {unreached}; no rank has begun."
     come = _nodes_that_came(pid, endpoint)
@@ -130,23 +146,25 @@ def _at_rendezvous(pid: int, who: str) -> str:
     return f"{who} waits for {missing}{where}; no rank has begun."
 
 
-def _options(pid: int) -> dict[str, str]:
+def _options_of(pid: int) -> dict[str, str]:
     """The options of a launcher by name, also those that stand in its environment."""
     found = {}
     for name, value in processes.environ(pid).items():
         if name.startswith("PET_"):
             found[name[4:].lower()] = value
-    words = _words(pid)
-    for word, after in zip(words, [*words[1:], ""], strict=False):
+    words = _words_of(pid)
+    for word, after in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("--"):
             name, equal, value = word[2:].partition("=")
-            found.setdefault(name.replace("-", "_"), value if equal else after)
+            if not equal:
+                value = after
+            found.setdefault(name.replace("-", "_"), value)
     return found
 
 
-def _nodes(pid: int) -> int | None:
+def _nodes_wanted(pid: int) -> int | None:
     """The least number of nodes with which a launcher begins."""
-    options = _options(pid)
+    options = _options_of(pid)
     for name in NODES:
         least = whole_number(options.get(name, "").partition(":")[0])
         if least is not None:
@@ -154,11 +172,11 @@ def _nodes(pid: int) -> int | None:
     return None
 
 
-def _endpoint(pid: int) -> str:
+def _endpoint_of(pid: int) -> str:
     """``node-1:29500``, where the nodes meet; "" where no option says it."""
-    options = _options(pid)
-    host = next((options[name] for name in ENDPOINTS if options.get(name)), "")
-    port = next((options[name] for name in PORTS if options.get(name)), DEFAULT_PORT)
+    options = _options_of(pid)
+    host = _first_of(options, ENDPOINTS)
+    port = _first_of(options, PORTS) or DEFAULT_PORT
     if not host:
         return ""
     if not re.search(r":\d+$", host):
@@ -166,36 +184,47 @@ def _endpoint(pid: int) -> str:
     return redact.text(host)[:120]
 
 
-def _connections(pid: int) -> list[tuple[str, str, str]]:
-    """(local, remote, state) of the TCP sockets of one process."""
-    targets = set(processes.targets_of_descriptors(pid))
-    rows = Waits([pid]).tcp_sockets(pid)
-    return [row[:3] for row in rows if f"socket:[{row[3]}]" in targets]
+def _first_of(options: Mapping[str, str], names: Iterable[str]) -> str:
+    """The first of these options that is given."""
+    for name in names:
+        if options.get(name):
+            return options[name]
+    return ""
 
 
-def _unreached(pid: int, endpoint: str) -> str:
+def _states_of(pid: int, port: str = "") -> dict[str, str]:
+    """State → the remote address of a TCP socket of one process, or only to this port."""
+    found = {}
+    for one in own_tcp_sockets(pid):
+        if one.remote and (not port or port_of(one.remote) == port):
+            found[one.state] = one.remote
+    return found
+
+
+def _why_unreached(pid: int, endpoint: str) -> str:
     """Why a launcher has no connection to where the nodes meet; "" where it has one."""
-    port = endpoint.rpartition(":")[2]
-    held = [row for row in _connections(pid) if row[1].rpartition(":")[2] == port]
-    if any(state == ESTABLISHED for _, _, state in held):
+    states = _states_of(pid, port_of(endpoint))
+    if ESTABLISHED in states or SYN_SENT not in states:
         return ""
-    waiting = [remote for _, remote, state in held if state == SYN_SENT]
-    return f"{waiting[0]} does not answer" if waiting else ""
+    return f"{states[SYN_SENT]} does not answer"
 
 
 def _nodes_that_came(pid: int, endpoint: str) -> int:
     """The nodes that are connected to the rendezvous, where its server is on this host; else 0."""
-    port = endpoint.rpartition(":")[2]
-    rows = Waits([pid]).tcp_sockets(pid)
-    serves = any(row[2] == "0A" and row[0].rpartition(":")[2] == port for row in rows)
-    if not port or not serves:
+    port = port_of(endpoint)
+    hosts = set()
+    here = set()
+    is_server = False
+    for one in tcp_sockets(pid):
+        here.add(host_of(one.local))
+        if port and port_of(one.local) == port:
+            is_server = is_server or one.state == LISTENS
+            if one.state == ESTABLISHED:
+                hosts.add(host_of(one.remote))
+    if not is_server:
         return 0
-    here = {row[0].rpartition(":")[0] for row in rows}
-    others = set()
-    for local, remote, state, _ in rows:
-        address = remote.rpartition(":")[0]
-        if state == ESTABLISHED and local.rpartition(":")[2] == port and not _is_own(address, here):
-            others.add(address)
+    # a launcher on this host stands for a node, too
+    others = [host for host in hosts if not _is_own(host, here)]
     return len(others) + len(_launchers_at(endpoint))
 
 
@@ -211,7 +240,7 @@ def _launchers_at(endpoint: str) -> list[int]:
     found = []
     for pid in processes.parents():
         if processes.owner(pid) == os.geteuid() and _is_launcher(pid):
-            if _endpoint(pid) == endpoint:
+            if _endpoint_of(pid) == endpoint:
                 found.append(pid)
     return found
 
@@ -219,7 +248,7 @@ def _launchers_at(endpoint: str) -> list[int]:
 # ---------------------------------------------------------------- remote shells, Slurm
 
 
-def _shells_words(shells: Sequence[int]) -> str:
+def _shells_words_of(shells: Sequence[int]) -> str:
     words = list(_each_shell(shells[:MOST]))
     return "; ".join(words[:4])
 
@@ -228,15 +257,14 @@ def _each_shell(shells: Sequence[int]) -> Iterator[str]:
     """``ssh to node-2 (process 4711), which gets no answer from 10.0.0.2:22``."""
     waits = Waits(shells)
     for pid in shells:
-        who = f"{_program(pid)}{_host_of_shell(pid)} (process {pid})"
-        rows = _connections(pid)
-        asked = [remote for _, remote, state in rows if state == SYN_SENT]
-        ends = waits.of(pid).get("ends") or []
-        if asked:
-            yield f"{who}, which gets no answer from {asked[0]}"
-        elif any(end.get("kind") == "terminal" for end in ends):
+        who = f"{_program_of(pid)}{_host_of_shell(pid)} (process {pid})"
+        states = _states_of(pid)
+        kinds = {end["kind"] for end in waits.wait_of(pid).get("ends", [])}
+        if SYN_SENT in states:
+            yield f"{who}, which gets no answer from {states[SYN_SENT]}"
+        elif "terminal" in kinds:
             yield f"{who}, which asks at its terminal, as for a password"
-        elif any(state == ESTABLISHED for _, _, state in rows):
+        elif ESTABLISHED in states:
             yield f"{who}, which is connected"
         else:
             yield f"{who}, which has no connection"
@@ -247,7 +275,7 @@ TAKES_VALUE = re.compile(r"-[BbcDEeFIiJLlmOopQRSWw]")
 
 
 def _host_of_shell(pid: int) -> str:
-    words = iter(_words(pid)[1:])
+    words = iter(_words_of(pid)[1:])
     for word in words:
         if TAKES_VALUE.fullmatch(word):
             next(words, "")

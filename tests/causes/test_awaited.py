@@ -55,6 +55,8 @@ FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
     "lock of a file of a stranger": ([own(9)], {"native": [f"flock ({LIBC})"],
                                                 "wait": {"locks": [{"path": "", "holder": {"pid": 5, "name": "cat"}}]}},
                                      kinds.LOCK, "held by process 5 `cat`"),
+    "lock of a file that another host holds": ([own(9)], {"native": [f"flock ({LIBC})"], "wait": end("file", "")},
+                                               kinds.LOCK, "/dev/file"),
     "lock that nobody can release": ([own(9)], {"native": ACQUIRE, "wait": LOCKED}, kinds.LOCK,
                                      "no other thread of it runs Python to release it"),
     "lock of a thread": ([own(9)], {"native": ACQUIRE, "wait": LOCKED, "threads": [UPLOADER, POOL]}, kinds.LOCK,

@@ -50,7 +50,7 @@ def once(read: Callable[[], dict[str, Any]], wanted: str) -> dict[str, Any]:
 
 
 def waits_of(child: subprocess.Popen[bytes], *job: int) -> Callable[[], dict[str, Any]]:
-    return lambda: Waits([child.pid, *job]).of(child.pid)
+    return lambda: Waits([child.pid, *job]).wait_of(child.pid)
 
 
 def test_a_full_pipe_names_who_does_not_read_it() -> None:
@@ -71,9 +71,9 @@ def test_a_full_pipe_names_who_does_not_read_it() -> None:
 def test_of_a_stranger_only_the_program_is_told() -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         until = time.monotonic() + 60
-        while Waits([]).named(stranger.pid)["name"] != "sleep" and time.monotonic() < until:
+        while Waits([]).process_named(stranger.pid)["name"] != "sleep" and time.monotonic() < until:
             time.sleep(0.05)
-        assert Waits([]).named(stranger.pid) == {"pid": stranger.pid, "name": "sleep", "own": False}
+        assert Waits([]).process_named(stranger.pid) == {"pid": stranger.pid, "name": "sleep", "own": False}
         stranger.kill()
 
 

@@ -6,7 +6,7 @@ MOST = 4.0
 """A host that is fuller than that is not waited for any longer."""
 
 
-def crowding():
+def crowding_here():
     """1.0 on a host with a free core; 3.0 where three processes ask for each core."""
     try:
         load = os.getloadavg()[0]

@@ -5,11 +5,12 @@ Only ranks that stand still and wait for no peer are looked at, as a child may b
 
 import re
 import time
+from itertools import chain
 
 from .. import redact
 from ..digits import whole_number
 from ..run import processes
-from .crowding import crowding
+from .crowding import crowding_here
 from .waits_on import Waits
 
 THREAD = re.compile(r'^Thread (?P<number>\S+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -42,13 +43,13 @@ def other_threads(text):
         else:
             frame = FRAME.match(line)
             if frame and len(frames) < MOST_FRAMES:
-                frames.append(_frame(frame))
-    found = [thread for thread in found if thread["frames"]]
-    found.sort(key=_is_library)
-    return found[:MOST_THREADS]
+                frames.append(_frame_row(frame))
+    shown = [thread for thread in found if thread["frames"]]
+    shown.sort(key=_is_library)
+    return shown[:MOST_THREADS]
 
 
-def _frame(match):
+def _frame_row(match):
     return {
         "func": redact.text(match["func"]),
         "file": redact.text(match["file"]),
@@ -81,7 +82,7 @@ def _end_of_thread(lines):
     for line in lines[:TRACEBACK_LINES]:
         frame = TRACEBACK_FRAME.match(line)
         if frame:
-            place = _frame(frame)
+            place = _frame_row(frame)
         elif line and not line.startswith((" ", "Traceback ")):
             return {**place, "error": redact.text(line)[:160]}
     return {**place, "error": ""}
@@ -95,32 +96,30 @@ class Family:
         self.read_stack = read_stack
         pids = list(ranks.values())
         below = processes.families(ranks).values()
-        job = {*pids, *(pid for family in below for pid in family)}
-        self.waits = Waits(job)
+        self.waits = Waits(chain(pids, *below))
 
-    def look(self, pid, text, with_children, until):
+    def look_at(self, pid, text, with_children, until):
         """{wait, threads, children} of a rank; `text` is what py-spy printed of it."""
-        found = {"wait": self.waits.of(pid), "threads": other_threads(text), "children": []}
+        found = {"wait": self.waits.wait_of(pid), "threads": other_threads(text), "children": []}
         if with_children:
-            found["children"] = [
-                self._child(child, until) for child in _awaited_children(pid)[:MOST_CHILDREN]
-            ]
+            for child in _awaited_children(pid)[:MOST_CHILDREN]:
+                found["children"].append(self._row_of_child(child, until))
         return found
 
-    def _child(self, pid, until):
+    def _row_of_child(self, pid, until):
         """What one child does: its command, where it stands and what it waits for."""
         text = ""
-        left = min(until, time.monotonic() + CHILD_SECONDS * crowding())
+        left = min(until, time.monotonic() + CHILD_SECONDS * crowding_here())
         if processes.runs_python(pid) and left > time.monotonic() + 0.5:
             text = self.read_stack(pid, left)
         frames = main_frames(text)
         return {
-            **self.waits.named(pid),
+            **self.waits.process_named(pid),
             "state": processes.process_state(pid),
             "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
             "frames": frames,
             "threads": other_threads(text),
-            "wait": self.waits.of(pid),
+            "wait": self.waits.wait_of(pid),
         }
 
 
@@ -136,7 +135,7 @@ def main_frames(text):
             is_main = head["name"] in (None, "MainThread")
         frame = FRAME.match(line)
         if frame and is_main and len(frames) < MOST_FRAMES:
-            frames.append(_frame(frame))
+            frames.append(_frame_row(frame))
     return frames
 
 

@@ -99,11 +99,11 @@ def source_line(texts, path, line, func="", called=()):
         "peer": peer,
         "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
         "loops": [loop for loop in loops if loop[0] <= line <= loop[1]],
-        "retries": redact.text(retried(around, line))[:120],
+        "retries": redact.text(retried_text(around, line))[:120],
     }
 
 
-def retried(around, line):
+def retried_text(around, line):
     """What the innermost loop around a line tries again and again; "" where it is no such loop.
 
     It is the condition of a ``while``, or of an endless one the first statement of its ``try``.

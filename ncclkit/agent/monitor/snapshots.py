@@ -8,7 +8,6 @@ nothing.
 """
 
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -20,11 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
-from ..digits import whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
-from .crowding import crowding
+from .crowding import crowding_here
 from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
@@ -73,9 +71,6 @@ STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
 GPU_FILE = re.compile(r"/dev/(?:nvidia\d|kfd$)")
 VOLUNTARY = re.compile(r"\nvoluntary_ctxt_switches:\s*(\d+)")
-ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
-"""Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks
-and flushes."""
 
 
 class Snapshots:
@@ -140,11 +135,11 @@ class Snapshots:
                     stood[rank] = 0
             still = [rank for rank, times in stood.items() if times >= STANDSTILL - 1]
             if still != told:
-                tell(self._change(told, still, pause))
+                tell(self._change_words(told, still, pause))
                 told = still
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
-    def _change(self, before, now, pause):
+    def _change_words(self, before, now, pause):
         """One sentence on the ranks that stand still now, or do so no longer."""
         if not now:
             return "rank %s moves again" % ", ".join(map(str, before))
@@ -212,7 +207,7 @@ class Snapshots:
         tracer = traced_by(self.ranks[rank])
         if tracer:
             return "", "rank %d has no native frames: process %d traces it" % (rank, tracer)
-        left = min(NATIVE * crowding(), until - time.monotonic())
+        left = min(NATIVE * crowding_here(), until - time.monotonic())
         if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(
@@ -269,9 +264,11 @@ class Snapshots:
         """What the kernel tells of the wait of a rank, and what its threads and children do."""
         pid = self.ranks[rank]
         family = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
-        stack = str(self.rows[rank][-1]["stack"]) if self.rows[rank] else ""
+        stack = ""
+        if self.rows[rank]:
+            stack = str(self.rows[rank][-1]["stack"])
         waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
-        found = family.look(pid, self.threads.get(rank, ""), waits_alone, until - 0.5)
+        found = family.look_at(pid, self.threads.get(rank, ""), waits_alone, until - 0.5)
         return {**found, "half": self.halves.get(rank, False), "on_gpu": _has_gpu(pid)}
 
 
@@ -485,7 +482,6 @@ def _short(text):
 def counters(pid):
     """What the kernel counts of a process and of its main thread, at this moment."""
     stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    call = processes.read_text("/proc/%d/syscall" % pid).split()
     switches = VOLUNTARY.search(processes.read_text("/proc/%d/status" % pid))
     return {
         "t": round(time.time(), 3),
@@ -496,7 +492,6 @@ def counters(pid):
         "io": _bytes_moved(pid),
         "gloo": _gloo_wakes(pid),
         "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
-        "file": _file(pid, call),
     }
 
 
@@ -554,19 +549,6 @@ def was_woken(rows):
     ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
     spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])
     return wakeups_per_second(rows) > (WAKES if spins else 0.0)
-
-
-def _file(pid, call):
-    """The file, pipe or socket of the call that the main thread waits in.
-
-    It is "" where the thread waits in none.
-    """
-    if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
-        return ""
-    try:
-        return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
-    except OSError:
-        return ""
 
 
 def output_file(printed):

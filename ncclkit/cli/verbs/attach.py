@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from ncclkit.agent.digits import whole_numbers
 from ncclkit.cli.arguments import DAY, JOB_ID, add_case, add_json, add_log_marks
 from ncclkit.cli.judging import judge_run, open_case, with_log_marks
 from ncclkit.cli.runner import Part, Verb, VerbAnswer, Verdict, print_note
@@ -16,6 +17,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.ranges import NumberRange
 
 if TYPE_CHECKING:
+    from ncclkit.cli.following import OnHang
     from ncclkit.core.case import Case
     from ncclkit.live.attach import Attached, AttachOptions
 
@@ -43,18 +45,17 @@ class AttachVerb(Verb):
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Look at the ranks, judge what was seen, and say where they stand."""
         from ncclkit.live.attach import AttachOptions, NoRank
-        from ncclkit.cli.following import JobEnded, OnHang
+        from ncclkit.cli.following import JobEnded
 
-        names = [each.name for each in fields(AttachOptions) if each.init]
-        given = {name: getattr(options, name) for name in names}
+        given = {
+            each.name: getattr(options, each.name) for each in fields(AttachOptions) if each.init
+        }
         chosen = AttachOptions(**given)
-        on_hang = OnHang.parsed(options.on_hang) if options.on_hang else None
-        if on_hang and not chosen.follow:
-            raise NcclkitError("--on-hang takes --follow: without it the job is looked at once.")
+        on_hang = _command_of(options, chosen)
         case = open_case(options.case)
         with Activity("Looking at ranks", limit=_time_limit(chosen)):
             try:
-                attached = _look(case, options, chosen)
+                attached = _look_at_job(case, options, chosen)
             except JobEnded as ended:
                 return _answer_of_sentence(str(ended), 0, "healthy")
             except NoRank:
@@ -63,7 +64,9 @@ class AttachVerb(Verb):
                     raise
                 return waiting
         verdict = judge_run(case, attached.folder)
-        after = on_hang.run(case, verdict.diagnosis) if on_hang else ""
+        after = ""
+        if on_hang:
+            after = on_hang.run_for(case, verdict.diagnosis)
         return VerbAnswer(
             verdict.diagnosis.exit_code,
             parts=_attached_parts(attached, verdict, after),
@@ -71,7 +74,18 @@ class AttachVerb(Verb):
         )
 
 
-def _look(case: Case, options: argparse.Namespace, chosen: AttachOptions) -> Attached:
+def _command_of(options: argparse.Namespace, chosen: AttachOptions) -> OnHang | None:
+    """What is to be run when a hang is found; raises NcclkitError where it never would be."""
+    from ncclkit.cli.following import OnHang
+
+    if not options.on_hang:
+        return None
+    if not chosen.follow:
+        raise NcclkitError("--on-hang takes --follow: without it the job is looked at once.")
+    return OnHang.from_command_line(options.on_hang)
+
+
+def _look_at_job(case: Case, options: argparse.Namespace, chosen: AttachOptions) -> Attached:
     """One look, or with --follow the first one that finds something."""
     from ncclkit.live.attach import attach
     from ncclkit.cli.following import follow_until_hang
@@ -188,14 +202,15 @@ def _launchers_that_wait(options: argparse.Namespace) -> VerbAnswer | None:
     """The answer where no rank has begun, as its launcher waits; None where none does."""
     from ncclkit.live.launcher_waits import waiting_launchers
 
-    pids = [int(pid) for pid in options.pid if "=" not in pid]
-    launchers = waiting_launchers(pids) if options.job is None else []
+    # the ranks of a job of Slurm may be on other nodes
+    if options.job is not None:
+        return None
+    launchers = waiting_launchers(whole_numbers(options.pid))
     if not launchers:
         return None
-    rows = [{"pid": one.pid, "command": one.command, "say": one.say} for one in launchers]
-    said = "\n".join(one.say for one in launchers)
+    rows = list(map(asdict, launchers))
     plain = {"schema": 1, "verdict": "unexplained", "say": launchers[0].say, "launchers": rows}
-    return VerbAnswer(1, parts=iter([said]), data=lambda: plain)
+    return VerbAnswer(1, parts=(one.say for one in launchers), data=lambda: plain)
 
 
 def _attached_parts(attached: Attached, verdict: Verdict, after: str) -> Iterator[Part]:
