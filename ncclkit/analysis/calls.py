@@ -378,3 +378,10 @@ def minority(values: dict[Any, list[Event]]) -> tuple[int, ...]:
     else:
         few = groups
     return tuple(sorted(rank for group in few for e in group if (rank := rank_of(e)) >= 0))
+
+
+def said_if_completed(mismatch: Event[FlightMismatch]) -> str:
+    """A sentence on calls that differ and did not hang; empty where ranks wait in them."""
+    if mismatch.data.completed:
+        return " The ranks have completed these calls, so the job goes on with wrong values."
+    return ""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from ncclkit.analysis.launches import launch_sentence
 from ncclkit.analysis.once import once
+from ncclkit.analysis.wait_kinds import REQUESTS
 from ncclkit.analysis.waits import (
-    REQUESTS,
     RankPosition,
     blockages,
     group_line,
@@ -25,7 +25,7 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import AttachRank, FlightDump, FlightLate
+from ncclkit.core.kinds import AttachRank, FlightDump, FlightLate, FlightMismatch
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -86,7 +86,7 @@ def without_moments(case: Case) -> Case:
     if moving is None and not waits_for_request(case.events):
         return case
     lasting = copy(case)
-    lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
+    lasting.events = [event for event in case.events if not _is_of_a_moment(event)]
     if moving is not None:
         shown = moving.evidence
         data = {"ranks": list(moving.ranks)}
@@ -117,6 +117,14 @@ def with_blockages(case: Case) -> Case:
 
 COMPARED = ("flight.missing", "flight.mismatch", "flight.p2p")
 """Kinds of what a comparison of ranks says."""
+
+
+def _is_of_a_moment(event: Event) -> bool:
+    """Whether an event says nothing of a job that has gone on since."""
+    # calls that differ and are completed stay so
+    if isinstance(event.data, FlightMismatch) and event.data.completed:
+        return False
+    return event.kind in OF_A_MOMENT
 
 
 def waits_for_request(events: Iterable[Event]) -> bool:

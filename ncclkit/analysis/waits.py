@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ncclkit.agent.monitor.snapshots import was_woken
+from ncclkit.analysis.awaited import awaited, without_native_frames
 from ncclkit.analysis.frames import (
     Frame,
     call_of,
@@ -25,25 +26,34 @@ from ncclkit.analysis.frames import (
     own_frame,
 )
 from ncclkit.analysis.once import once
+from ncclkit.analysis.wait_kinds import (
+    BUSY,
+    DEBUGGER,
+    ENDED,
+    FILE,
+    FOR_PEERS,
+    GIL,
+    GPU,
+    HOLDS_GIL,
+    LOCK,
+    NATIVE,
+    PEERS,
+    PROCESS,
+    PYTHON,
+    REQUESTS,
+    SOCKET,
+    STOPPED,
+    STORE,
+    TIMER,
+    UNKNOWN,
+    WORKER,
+)
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import AttachRank, Stack
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
 
-GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
-FILE = "a file"
-LOCK = "a lock"
-GIL = "the GIL"
-SOCKET = "a network peer"
-PROCESS = "another process"
-TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds the GIL"
-REQUESTS = "a request"
-"""What a server waits for that has nothing to do; its workers wait for it all the while."""
-PYTHON, NATIVE, UNKNOWN = "Python code", "native code", ""
-"""What a rank may wait for, or be busy in."""
-FOR_PEERS = frozenset({GPU, PEERS, STORE})
-BUSY = frozenset({PYTHON, NATIVE, HOLDS_GIL})
 SPENT = 0.3
 """Share of the time between two snapshots from which a main thread that ran was busy."""
 
@@ -56,7 +66,7 @@ NATIVELY = (
         r"|hip\w+Synchronize",
     ),
     (STORE, r"c10d::(?:\w*Store|detail::TCPClient|detail::SocketImpl|detail::\w*connect)"),
-    (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_"),
+    (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_|\bP?MPI_"),
     (GIL, r"take_gil|PyEval_RestoreThread|PyGILState_Ensure"),
     (
         LOCK,
@@ -89,6 +99,9 @@ IN_KERNEL = (
     (SOCKET, r"sk_wait|sock|tcp_|inet_|unix_stream"),
 )
 """The same by the name of the function of the kernel, where no native frames could be read."""
+UNCONNECTED = "it has no connection to it"
+CONNECTS = re.compile(r"TCPClient::connect|SocketConnectOp|detail::\w*connect")
+"""Native functions in which a rank has no connection to the store yet."""
 SYNCHRONIZES = re.compile(r"/torch/(?:cuda|accelerator)/(?:__init__|streams)\.py")
 LOADERS = {"_try_get_data", "_get_data", "_next_data"}
 SERVERS = re.compile(r"/(?:selectors|socketserver|asyncio/\w+|uvicorn/\w+)\.py$|/zmq/")
@@ -134,8 +147,10 @@ class RankPosition:
     """The process group of the call, as the program names it."""
     peer: int | None = None
     """The other rank of a send or receive."""
-    file: str = ""
-    """The file that it waits for."""
+    detail: str = ""
+    """What more is known of what it waits for: ``/mnt/x.lock, held by rank 0``."""
+    half: bool = False
+    """Whether only its Python frames could be read, which do not tell what it waits for."""
     quiet: float | None = None
     """Seconds since another rank sent it anything."""
     kernel: str | None = None
@@ -168,13 +183,25 @@ class RankPosition:
 
         Of several ranks it is in the plural.
         """
-        where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
+        where = f" at {self.place}" * bool(self.place)
+        # what led into a debugger is the line, not the functions of the debugger
+        if self.call and self.waits_for != DEBUGGER:
+            where = f" in {self.call}{where}"
+        detail = ""
+        if self.detail:
+            detail = f" ({self.detail})"
         if self.waits_for == STOPPED:
-            return f"{verb(range(count), 'is', 'are')} stopped (state T){where}"
+            state = "; ".join(filter(None, ("state T", self.detail)))
+            return f"{verb(range(count), 'is', 'are')} stopped ({state}){where}"
+        if self.waits_for == ENDED:
+            has = verb(range(count), "has", "have")
+            return f"{has} ended the program ({self.detail} keeps the process)"
         if self.is_busy:
-            return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{where}"
+            return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{detail}{where}"
         if not self.waits_for:
             if where:
+                if self.half:
+                    where += " (only its Python frames could be read)"
                 return f"{verb(range(count), 'stands', 'stand')}{where}"
             return "could not be read"
         if self.kernel:
@@ -182,10 +209,7 @@ class RankPosition:
             if self.launch_age:
                 age = f" for at least {format_age(self.launch_age)}"
             where += f", and its GPU is in {self.kernel}{age}"
-        file = ""
-        if self.file and self.waits_for in (FILE, LOCK):
-            file = f" ({self.file})"
-        return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
+        return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{detail}{where}"
 
 
 @once
@@ -205,10 +229,22 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     for e in known:
         if e.kind == "stack" and e.rank is not None:
             stacks[e.rank] = e
-    return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
+    rank_of_pid = {}
+    for rank, event in seen.items():
+        if event.data.pid:
+            rank_of_pid[event.data.pid] = rank
+    found = {}
+    for rank, event in sorted(seen.items()):
+        found[rank] = _position(rank, event, stacks.get(rank), rank_of_pid)
+    return found
 
 
-def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -> RankPosition:
+def _position(
+    rank: int,
+    event: Event[AttachRank],
+    stack: Event[Stack] | None,
+    rank_of_pid: Mapping[int, int],
+) -> RankPosition:
     if stack is not None:
         data = stack.data
     else:
@@ -225,7 +261,14 @@ def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     moved = moved or bool(event.data.counted) or len({shot.get("gloo") for shot in shots}) > 1
-    waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
+    by_stack = _waits_for(frames, data, shots, stack.text if stack is not None else "")
+    if not data.native:
+        by_stack = without_native_frames(by_stack, event.data, _is_at_one_place(shots))
+    waits_for, detail = awaited(by_stack, frames, event.data, rank_of_pid)
+    if waits_for == STORE and any(map(CONNECTS.search, data.native)):
+        detail = UNCONNECTED
+    if not detail and waits_for in (FILE, LOCK):
+        detail = _file_of_snapshots(shots)
     return RankPosition(
         rank=rank,
         waits_for=waits_for,
@@ -242,15 +285,26 @@ def _position(rank: int, event: Event[AttachRank], stack: Event[Stack] | None) -
         ),
         group=str(program[0].get("group") or "") if program else "",
         peer=next(iter((data.peer or {}).values()), program[0].get("peer") if program else None),
-        file=next(
-            (shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""
-        ),
+        detail=detail,
+        half=event.data.half and waits_for == UNKNOWN,
         quiet=event.data.quiet,
         kernel=event.data.kernel,
         launch_age=_launch_age(event.data.kernels or ()),
         moved_bytes=_moved_bytes(waits_for, shots),
         steps=steps[-1] if steps else {},
     )
+
+
+def _is_at_one_place(shots: Sequence[Mapping[str, Any]]) -> bool:
+    return len({shot["stack"] for shot in shots}) == 1
+
+
+def _file_of_snapshots(shots: Sequence[Mapping[str, Any]]) -> str:
+    """The path that the last call on a file was for; "" where it has none."""
+    for shot in reversed(shots):
+        if str(shot["file"]).startswith("/"):
+            return str(shot["file"])
+    return ""
 
 
 def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
@@ -491,10 +545,15 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
-    if any(seen[rank].waits_for == REQUESTS for rank in outside):
+    # half a stack does not tell a rank that works from one that waits
+    if any(seen[rank].waits_for == REQUESTS or seen[rank].half for rank in outside):
         return []
     if outside or gone:
         return [_missing(waiting, outside, gone, seen)]
+    apart = _without_store(waiting)
+    if apart:
+        joined = {rank: position for rank, position in waiting.items() if rank not in apart}
+        return [_missing(joined, apart, [], seen)]
     return _pairs(waiting) or _crossed(waiting) or _different_places(waiting)
 
 
@@ -588,6 +647,15 @@ def _missing(
         [seen[rank] for rank in outside] or list(waiting.values()),
         data,
     )
+
+
+def _without_store(waiting: Mapping[int, RankPosition]) -> list[int]:
+    """Ranks that have no connection to the store, at which others wait for them."""
+    apart = [rank for rank, position in waiting.items() if position.detail == UNCONNECTED]
+    at_store = [rank for rank, position in waiting.items() if position.waits_for == STORE]
+    if len(apart) < len(at_store):
+        return apart
+    return []
 
 
 def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:

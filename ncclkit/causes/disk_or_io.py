@@ -41,7 +41,8 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.steps import LEAST, measured_steps
-from ncclkit.analysis.waits import FILE, others_wait, positions_of_case
+from ncclkit.analysis.wait_kinds import FILE
+from ncclkit.analysis.waits import others_wait, positions_of_case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case

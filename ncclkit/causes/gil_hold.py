@@ -39,7 +39,8 @@ from ncclkit.analysis.picks import (
     who_are,
 )
 from ncclkit.analysis.rank_states import rank_states, stopped
-from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
+from ncclkit.analysis.wait_kinds import HOLDS_GIL
+from ncclkit.analysis.waits import others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dMonitor, C10dTimeout, FlightMissing, RunEnd

@@ -42,7 +42,8 @@ from ncclkit.analysis.picks import (
     without,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
-from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
+from ncclkit.analysis.wait_kinds import GPU
+from ncclkit.analysis.waits import positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
 from ncclkit.causes._experiments import experiment_of, minimal, over_gloo, unasked
 from ncclkit.core.case import Case

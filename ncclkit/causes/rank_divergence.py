@@ -47,6 +47,7 @@ from ncclkit.analysis.calls import (
     other_calls,
     own_calls,
     ranks_of,
+    said_if_completed,
     sides,
     size_of,
     unlike_calls,
@@ -199,9 +200,8 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
         # with a majority it is known already who is the odd one
         outside, how = ([], "") if right else _outside_common_path(case, event)
         if not outside:
-            return _finding(
-                case, strength, say + ("." if right else undecided), [event], ranks_of(odd)
-            )
+            say += ("." if right else undecided) + said_if_completed(event)
+            return _finding(case, strength, say, [event], ranks_of(odd))
         ranks = tuple(stand.rank for stand in outside)
         say += (
             f"; {name_ranks(ranks)} left the common path:"

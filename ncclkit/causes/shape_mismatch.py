@@ -43,6 +43,7 @@ from ncclkit.analysis.calls import (
     other_calls,
     own_calls,
     ranks_of,
+    said_if_completed,
     sides,
     unlike_calls,
 )
@@ -141,6 +142,7 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
             )
             say += f"{_shortened_value(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
+            say += said_if_completed(event)
             return _shape_finding(case, say, [event, *case.of(GlooSizeMismatch)[:1]], ranks_of(odd))
     return None
 

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
+from ncclkit.core.live_waits import DeadThread, Wait, WaitingChild, WaitingThread
+
 KINDS: dict[str, type[Fields]] = {}
 """kind → the class of its fields."""
 
@@ -1165,6 +1167,8 @@ class FlightMismatch(FlightFinding, frozen=True):
     """[from, to, sent, expected] of `splits`"""
     branch: str = ""
     """the condition on the rank by which the odd side left the common path; of a look at the job"""
+    completed: bool = False
+    """whether all ranks have completed the call, in a job that goes on"""
     for_gpu: bool = False
     """a side waits for its GPU, whose kernel is not known; of a look at the job"""
 
@@ -1675,11 +1679,24 @@ class AttachRank(Fields, frozen=True):
     """whether a whole number among its variables changed between the snapshots"""
     program: list[dict[str, Any]] = []
     """[{`file`, `line`, `func`, `text`, `group`, `peer`, `conditions` on the rank, `loops` [first
-    line, last line]} of its own lines]"""
+    line, last line], `retries` (what the loop around it tries again and again)} of its own
+    lines]"""
     branches: list[dict[str, Any]] = []
     """[{`file`, `first`, `last`, `condition` on the rank} of its own files]"""
     output: dict[str, Any] = {}
     """{`file`, `quiet` (s since it was written), `line` (the last one of progress)}"""
+    wait: Wait = {}
+    """what the kernel tells of its wait: pipe, socket, lock of a file, children, debugger"""
+    threads: list[WaitingThread] = []
+    """[{`name`, `frames`}] of its other threads"""
+    children: list[WaitingChild] = []
+    """[{`pid`, `name`, `state`, `frames`, `wait`}] of a rank that waits for none of its peers"""
+    died: list[DeadThread] = []
+    """[{`name`, `error`, `file`, `line`}] of threads that ended with an exception"""
+    half: bool = False
+    """whether its native frames were asked for and could not be had"""
+    on_gpu: bool = False
+    """whether it has opened a GPU"""
     gone: bool = False
     """no process any more"""
     exitcode: int | None = None

@@ -20,6 +20,7 @@ from ncclkit.agent.digits import is_whole, whole_numbers
 from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.kinds import KINDS, known_fields
+from ncclkit.core.live_waits import DeadThread, Wait, WaitingChild, WaitingThread
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
@@ -280,6 +281,12 @@ class LiveRank:
     program: list[dict[str, Any]] = field(default_factory=list)
     branches: list[dict[str, Any]] = field(default_factory=list)
     output: dict[str, Any] = field(default_factory=dict)
+    wait: Wait = field(default_factory=Wait)
+    threads: list[WaitingThread] = field(default_factory=list)
+    children: list[WaitingChild] = field(default_factory=list)
+    died: list[DeadThread] = field(default_factory=list)
+    half: bool = False
+    on_gpu: bool = False
 
 
 ELASTIC = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|accelerate")

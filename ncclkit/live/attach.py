@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels, snapshots, workers
+from ncclkit.agent.monitor.crowding import crowding_here
 from ncclkit.agent.run import processes
 from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
@@ -46,6 +47,12 @@ LONGEST_RECORD = 1 << 20
 """Bytes of one record of the child; a longer line is none."""
 MOST = 64
 """Ranks that a node of a cluster has at most."""
+
+
+class NoRank(NcclkitError):
+    """No process that is meant has a rank."""
+
+
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
 OUTPUTS = 4
@@ -81,8 +88,10 @@ class AttachOptions:
     timeout: float | None = None
     """Seconds in which it ends, with eight ranks on a host.
 
-    None stands for 27, 87 with debuggers, or more for `seconds`.
+    None stands for 27, 87 with debuggers, or more for `seconds` and on a host that is full.
     """
+    slower: float = field(init=False, default_factory=crowding_here)
+    """How many times longer readers take here, as others use the cores."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400:
@@ -108,7 +117,7 @@ class AttachOptions:
         """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
         # a longer watch makes all of it as much longer
-        return self.timeout or max(most, self.seconds + most - agent.SECONDS)
+        return self.timeout or max(most, self.seconds + most - agent.SECONDS) * self.slower
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended.
@@ -208,11 +217,11 @@ async def attach(
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
             asked = (f"{rank}={pid}" for rank, pid in meant.items())
             await _child([*command, *asked], folder, options.deadline(len(meant), SLACK), keep)
-    return _read(case, folder, problems)
+    return read_look(case, folder, problems)
 
 
-def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
-    """What the folder holds, as events of the case."""
+def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
+    """What the folder of a look holds, as events of the case."""
     try:
         reading = evidence.read([folder])
     except NcclkitError as error:
@@ -371,7 +380,7 @@ def ranks_of_target(
             " --job."
         )
     if not jobs and not given:
-        raise NcclkitError(_nobody(plain, job))
+        raise NoRank(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
 
 

@@ -335,3 +335,28 @@ def test_a_rank_that_writes_is_not_accused_though_it_is_a_call_behind() -> None:
         shot["io"] = 65536 * number
     found = diagnose(case_of(looks, ras({}, [0, 1])))
     assert found.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "state", "cause"),
+    [("broadcast", "completed", "rank_divergence"), ("all_reduce", "completed", ""), ("broadcast", "started", "")],
+    ids=["another call", "the same calls", "a call that is not done"],
+)
+def test_calls_that_differ_and_are_completed_are_told_of_a_job_that_goes_on(
+    tmp_path: Path, op: str, state: str, cause: str
+) -> None:
+    """As a GAN whose ranks update in another order over NCCL, where small messages pair up."""
+    ranks = {str(n): two_looks(n, 1001.0) for n in (0, 1)}
+    looks = {"attached": 1, "host": "node-1", "expected": [0, 1], "ranks": ranks}
+    (tmp_path / "attached.json").write_text(json.dumps(looks))
+    ours = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    for number, second in enumerate(("all_reduce", op)):
+        calls = [entry(1, time_created_ns=1), entry(2, second, time_created_ns=2, state=state)]
+        calls += [entry(3, time_created_ns=int((1002.0 + number) * 1e9))]
+        (tmp_path / f"fr_rank_{number}").write_bytes(pickle.dumps(dump(calls, ours), 2))
+    case = Case()
+    case.events = list(evidence.read([tmp_path]).events)
+    found = diagnose(case).findings
+    assert [one.cause for one in found] == [cause] * bool(cause)
+    for one in found:
+        assert "rank 1 called broadcast" in one.say and "goes on with wrong values" in one.say

@@ -91,3 +91,32 @@ def test_pystack_with_native_frames(only):
     }
     assert event.data.threads[0]["name"] == "pt_gloo_runloop" and "waitRecv" in event.data.threads[0]["native"][0]
     assert event.text.startswith("Traceback for thread 4711") and "4712" not in event.text
+
+
+ODD_FRAMES = """Traceback for thread 4713 (python) [] (most recent call last):
+    (C) File "Modules/main.c", line 704, in Py_BytesMain (/usr/bin/python3.12)
+    (Python) File "/app/train.py", line 9, in step
+    (C) File "???", line -1, in  operator()  [clone .cold] (/opt/lib/libtorch_cuda.so (deleted))
+    (C) File "???", line 0, in cuStreamSynchronize (/usr/lib/libcuda.so.580.1)
+    (C) File "???", line ???
+    (C) File "???", line 0, in __vdso_clock_gettime ([vdso])
+"""
+
+
+def test_a_frame_of_no_known_form_does_not_end_the_stack(only):
+    (event,) = only("stack", ODD_FRAMES, "stacks_rank1.txt")
+    assert len(event.data.native) == 4 and "cuStreamSynchronize (/usr/lib/libcuda.so.580.1)" in event.data.native
+    assert functions(event) == ["step"]
+
+
+PYSPY_NATIVE = """Process 4711: python train.py
+Thread 4711 (active): "MainThread"
+    cuStreamSynchronize (/usr/lib/libcuda.so.580.1)
+    at::native::item (/opt/lib/libtorch_cpu.so:12)
+    step (/app/train.py:33)
+"""
+
+
+def test_native_frames_of_py_spy_are_native(only):
+    (event,) = only("stack", PYSPY_NATIVE, "stacks_rank1.txt")
+    assert event.data.native[0] == "cuStreamSynchronize (/usr/lib/libcuda.so.580.1)" and functions(event) == ["step"]

@@ -42,6 +42,8 @@ MODULES = {
     "accelerate": ("accelerate",),
     "Lightning": ("lightning", "pytorch_lightning"),
     "transformers": ("transformers",),
+    "debugpy": ("debugpy",),
+    "filelock": ("filelock",),
 }
 """Framework → the packages that have it."""
 
@@ -55,6 +57,8 @@ class Way:
     """-1 is the last rank."""
     framework: str = "torch"
     backends: tuple[str, ...] = ("gloo", "nccl")
+    joins: bool = True
+    """Whether the ranks have joined before the function of its name is called."""
 
     def at_fault(self, ranks: int) -> tuple[int, ...]:
         """The ranks at fault in a job of so many."""
@@ -84,6 +88,41 @@ WAYS = {
     "sleeping": Way(("slow_rank",), (0,)),
     "endless_kernel": Way(("slow_rank",), (1,), backends=("nccl",)),
     "callback_on_one_rank": Way(("rank_divergence",), (0,), "transformers"),
+    "silent_service": Way(("slow_rank",), (0,)),
+    "dead_service": Way(("slow_rank",), (1,)),
+    "flag_file": Way(("slow_rank",), (0,)),
+    "future_never_set": Way(("slow_rank",), (1,)),
+    "breakpoint_left": Way(("slow_rank",), (-1,)),
+    "debugger_awaited": Way(("slow_rank",), (0,), "debugpy"),
+    "traced": Way(("slow_rank",), (1,)),
+    "terminal_input": Way(("slow_rank",), (0,)),
+    "full_pipe": Way(("slow_rank",), (1,)),
+    "fifo": Way(("slow_rank",), (1,)),
+    "producer_died": Way(("slow_rank",), (0,)),
+    "thread_awaited": Way(("slow_rank",), (1,)),
+    "thread_left": Way(("slow_rank", "rank_divergence"), (-1,)),
+    "queue_full": Way(("slow_rank",), (1,)),
+    "forked_lock": Way(("slow_rank",), (1,), "DDP"),
+    "forked_child": Way(("slow_rank",), (0,)),
+    "child_connects": Way(("slow_rank",), (1,)),
+    "child_output_unread": Way(("slow_rank",), (1,)),
+    "unread_queue": Way(("slow_rank",), (0,)),
+    "pool_worker_killed": Way(("slow_rank",), (0,)),
+    "semaphore_of_dead": Way(("slow_rank",), (0,)),
+    "lock_of_peer": Way(("slow_rank", "stale_lock"), (1,)),
+    "lock_of_other": Way(("slow_rank", "stale_lock"), (0,)),
+    "soft_lock": Way(("slow_rank", "stale_lock"), (1,), "filelock"),
+    "extension_lock": Way(("stale_lock",), (-1,)),
+    "late_rendezvous": Way(("slow_rank",), (1,), joins=False),
+    "wrong_port": Way(("store_unreachable", "slow_rank"), (1,), joins=False),
+    "key_never_set": Way(("rank_divergence", "slow_rank"), (1,)),
+    "dtensor_on_rank_0": Way(("rank_divergence",), (0,)),
+    "checkpoint_of_rank_0": Way(("rank_divergence",), (0,), "DDP"),
+    "crossed_stages": Way(("send_recv_mismatch",), ()),
+    "gather_on_rank_0": Way(("rank_divergence",), (0,)),
+    "group_on_some": Way(("rank_divergence",), (0,)),
+    "signal_handler": Way(("rank_divergence",), (1,)),
+    "spinning": Way(("slow_rank",), (-1,)),
 }
 """Name → what is wrong."""
 LONG = 600.0
@@ -195,10 +234,17 @@ def main(name: str) -> None:
     torch.set_num_threads(1)
     if BACKEND == "nccl":
         torch.cuda.set_device(DEVICE)
-    framework = WAYS[name].framework if name in WAYS else "torch"
-    if framework not in ("accelerate", "Lightning", "transformers"):  # these make the process group themselves
+    way = WAYS.get(name, Way((), ()))
+    if way.joins and way.framework not in ("accelerate", "Lightning", "transformers"):  # these join themselves
         dist.init_process_group(BACKEND)
-    globals()[name](int(os.environ["RANK"]))
+    program = globals().get(name) or getattr(further_programs(), name)
+    program(int(os.environ["RANK"]))
+
+
+def further_programs() -> ModuleType:
+    """The module of programs that are not in this one."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    return import_module("tests.live.more_hangs")
 
 
 def rank_gone() -> None:
@@ -402,16 +448,33 @@ def upload(content: bytes) -> None:
         link.sendall(content)
 
 
+LEASE = """
+import fcntl, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+files = [open(path, "r+") for path in sys.argv[1:]]
+for file in files:
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
 def storage(rank: int) -> None:
+    """Like a file server that does not answer: each file is opened after the 45 s for which a lease on it lasts."""
     import torch
     import torch.distributed as dist
 
     steps()
+    shards = [file_named(f"shard{number}.pt") for number in range(20)]
     if rank == 1:
-        os.mkfifo(file_named("checkpoint.pt"))
+        for shard in shards:
+            torch.save({}, shard)
+        server = subprocess.Popen([sys.executable, "-S", "-c", LEASE, *shards], stdout=subprocess.PIPE)
+        server.stdout.readline()
     here(rank)
     if rank == 1:
-        torch.load(file_named("checkpoint.pt"))  # like a file server that does not answer
+        for shard in shards:
+            torch.load(shard)
     dist.all_reduce(total := ones())
     total.sum().item()
 

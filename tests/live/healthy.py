@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import fcntl
 import itertools
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -16,7 +19,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -41,6 +44,13 @@ PROGRAMS = {
     "idle_server": "torch",
     "http_server": "torch",
     "batching_server": "torch",
+    "child_each_round": "torch",
+    "fed_by_a_thread": "torch",
+    "fed_by_a_pipe": "torch",
+    "turns_at_a_lock": "torch",
+    "waits_for_a_file": "torch",
+    "asyncio_server": "torch",
+    "spinning_wait": "torch",
     "accelerate_loop": "accelerate",
     "transformers_trainer": "transformers",
     "lightning_trainer": "Lightning",
@@ -364,6 +374,101 @@ def batching_server(rank: int) -> None:
             time.sleep(0.1)
         if rank == 0 and step % 10 == 9:
             print(f"Avg generation throughput: {40 * waiting:.1f} tokens/s, Running: {waiting} reqs", flush=True)
+
+
+def rounds_with(rank: int, alone: Callable[[], object]) -> None:
+    """Steps of all ranks; after some of them rank 0 does something of its own, and the others wait for it."""
+    model, optimizer = wrapped()
+    begin(rank)
+    while not ended():
+        for _ in range(20):
+            train_step(model, optimizer, ones(4, WIDTH))
+        if rank == 0:
+            alone()
+
+
+def child_each_round(rank: int) -> None:
+    """Rank 0 starts a program that validates, and waits for it."""
+    rounds_with(rank, lambda: subprocess.run(["sleep", "2"]))
+
+
+def fed_by_a_thread(rank: int) -> None:
+    """Batches come through a queue of a thread, which takes its time."""
+    batches: queue.Queue[float] = queue.Queue(2)
+
+    def feed() -> None:
+        while True:
+            time.sleep(0.7)
+            batches.put(1.0)
+
+    threading.Thread(target=feed, name="feeder", daemon=True).start()
+    model, optimizer = wrapped()
+    begin(rank)
+    while not ended():
+        train_step(model, optimizer, ones(4, WIDTH) * batches.get())
+
+
+def fed_by_a_pipe(rank: int) -> None:
+    """Batches come through a pipe of another program."""
+    feed = "import time\nwhile True: time.sleep(0.7); print(1.0, flush=True)"
+    model, optimizer = wrapped()
+    with subprocess.Popen([sys.executable, "-S", "-c", feed], stdout=subprocess.PIPE) as feeder:
+        begin(rank)
+        while not ended():
+            train_step(model, optimizer, ones(4, WIDTH) * float(feeder.stdout.readline()))
+        feeder.kill()
+
+
+def turns_at_a_lock(rank: int) -> None:
+    """Each rank in turn holds the lock of a cache for a while."""
+    model, optimizer = wrapped()
+    begin(rank)
+    with open(hangs.file_named("cache.lock"), "w") as file:
+        while not ended():
+            train_step(model, optimizer, ones(4, WIDTH))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(0.8)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def waits_for_a_file(rank: int) -> None:
+    """Rank 0 polls for a file, which another program makes after some seconds."""
+
+    def poll() -> None:
+        path = hangs.file_named("metrics")
+        with subprocess.Popen(["sh", "-c", 'sleep 2; touch "$0"', path]):
+            while not os.path.exists(path):
+                time.sleep(0.2)
+        os.unlink(path)
+
+    rounds_with(rank, poll)
+
+
+def asyncio_server(rank: int) -> None:
+    """Rank 0 waits in an event loop for a request, which does not come."""
+    import torch.distributed as dist
+
+    async def serve() -> None:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            await server.serve_forever()
+
+    begin(rank)
+    if rank == 0:
+        asyncio.run(serve())
+    dist.broadcast(ones(WIDTH), src=0)
+
+
+def spinning_wait(rank: int) -> None:
+    """Each rank polls whether its collective is done, and so takes all of a core, as NCCL and MPI do."""
+    import torch.distributed as dist
+
+    begin(rank)
+    while not ended():
+        work(1.0 if rank == 0 else 0.1)
+        call = dist.all_reduce(ones(WIDTH), async_op=True)
+        while not call.is_completed():
+            pass
 
 
 def accelerate_loop(rank: int) -> None:

@@ -97,7 +97,7 @@ def collect_and_sample(
     has ended; timeout: as `TIMEOUT`.
     """
     if follow:
-        Snapshots(ranks).follow(follow)
+        Snapshots(ranks).follow(follow, lambda say: wire.send("note", say=say))
     enough, here = threading.Event(), "-node" + node if node else ""
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
     sampler = threading.Thread(

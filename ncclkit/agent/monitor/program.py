@@ -99,7 +99,27 @@ def source_line(texts, path, line, func="", called=()):
         "peer": peer,
         "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
         "loops": [loop for loop in loops if loop[0] <= line <= loop[1]],
+        "retries": redact.text(retried_text(around, line))[:120],
     }
+
+
+def retried_text(around, line):
+    """What the innermost loop around a line tries again and again; "" where it is no such loop.
+
+    It is the condition of a ``while``, or of an endless one the first statement of its ``try``.
+    """
+    loops = [node for node in around if isinstance(node, (ast.For, ast.While))]
+    loops = [loop for loop in loops if loop.body[0].lineno <= line <= _end(loop.body[-1])]
+    # where a loop stands in another one, the inner one begins later
+    loop = max(loops, key=lambda node: node.lineno, default=None)
+    if loop is None:
+        return ""
+    if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
+        return "while " + ast.unparse(loop.test)
+    for one in loop.body:
+        if isinstance(one, ast.Try):
+            return ast.unparse(one.body[0])
+    return ""
 
 
 def targets(texts, path, line):

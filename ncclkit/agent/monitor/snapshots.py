@@ -8,7 +8,6 @@ nothing.
 """
 
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -20,11 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
-from ..digits import whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
+from .crowding import crowding_here
+from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
+from .waits_on import traced_by
 
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
@@ -34,8 +35,8 @@ to run in."""
 SIDE_BY_SIDE = 4
 """Ranks that are read at one time at most."""
 NATIVE = 10.0
-"""Seconds that the native frames of one rank may take; their symbols are read from files of
-gigabytes."""
+"""Seconds that the native frames of one rank may take on a host with free cores; their symbols are
+read from files of gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
@@ -68,10 +69,8 @@ PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
+GPU_FILE = re.compile(r"/dev/(?:nvidia\d|kfd$)")
 VOLUNTARY = re.compile(r"\nvoluntary_ctxt_switches:\s*(\d+)")
-ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
-"""Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks
-and flushes."""
 
 
 class Snapshots:
@@ -86,6 +85,8 @@ class Snapshots:
         }
         self.problems = {}  # type: dict[int, str]
         self.details = {}  # type: dict[int, dict[str, object]]
+        self.threads = {}  # type: dict[int, str]
+        self.halves = {}  # type: dict[int, bool]
 
     def take(self, until):
         """Read the Python stack and the counters of each rank.
@@ -101,6 +102,7 @@ class Snapshots:
                 self.problems[rank] = problem
                 if text:
                     self.texts[rank] = text
+                    self.threads[rank] = text
                 stack = "\n".join(main_thread(text))
                 self.rows[rank].append({**counters(self.ranks[rank]), "stack": redact.text(stack)})
 
@@ -109,13 +111,15 @@ class Snapshots:
             return "", "rank %d has ended" % rank
         return python_stack(rank, self.ranks[rank], until, numbers=True)
 
-    def follow(self, seconds):
+    def follow(self, seconds, tell=lambda say: None):
         """Return as soon as a rank has ended, or has stood still.
 
-        It stood still if it was in one place for so long without once being switched to.
+        It stood still if it was in one place for so long without once being switched to. `tell` is
+        called with a sentence whenever other ranks stand still than before.
         """
         pause = seconds / STANDSTILL
         stood = dict.fromkeys(self.ranks, 0)
+        told = []  # type: list[int]
         while max(stood.values()) < STANDSTILL:
             begun = time.monotonic()
             self.take(begun + pause + PATIENCE)
@@ -129,7 +133,19 @@ class Snapshots:
                     stood[rank] = stood[rank] + 1
                 else:
                     stood[rank] = 0
+            still = [rank for rank, times in stood.items() if times >= STANDSTILL - 1]
+            if still != told:
+                tell(self._change_words(told, still, pause))
+                told = still
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
+
+    def _change_words(self, before, now, pause):
+        """One sentence on the ranks that stand still now, or do so no longer."""
+        if not now:
+            return "rank %s moves again" % ", ".join(map(str, before))
+        place = str(self.rows[now[0]][-1]["stack"]).partition("\n")[0].strip()
+        seconds = (STANDSTILL - 1) * pause
+        return "rank %s stands still for %.0f s: %s" % (", ".join(map(str, now)), seconds, place)
 
     def standing(self):
         """Ranks that every snapshot shows at one place.
@@ -179,6 +195,7 @@ class Snapshots:
                 lambda rank: (rank, self._native(rank, until)), self.stationary()
             ):
                 self.texts[rank] = text or self.texts[rank]
+                self.halves[rank] = not text
                 self.problems[rank] = self.problems[rank] or problem
         for rank, text in self.texts.items():
             with open(os.path.join(folder, "stacks_rank%d.txt" % rank), "w") as out:
@@ -187,7 +204,10 @@ class Snapshots:
 
     def _native(self, rank, until):
         points = FRAME.match(str(self.rows[rank][-1]["stack"]).partition("\n")[0])
-        left = min(NATIVE, until - time.monotonic())
+        tracer = traced_by(self.ranks[rank])
+        if tracer:
+            return "", "rank %d has no native frames: process %d traces it" % (rank, tracer)
+        left = min(NATIVE * crowding_here(), until - time.monotonic())
         if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(
@@ -210,6 +230,7 @@ class Snapshots:
                     frames.append(match.groupdict())
         about = process_details(pid)
         known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
+        known.update(self._beside(rank, until))
 
         seconds = max(0.5, until - time.monotonic())
 
@@ -220,6 +241,7 @@ class Snapshots:
             return {
                 **sources(texts, frames),
                 "output": output_file(printed),
+                "died": dead_threads(printed.get("text", "")),
                 "snapshots": shots,
             }, problem
 
@@ -237,6 +259,22 @@ class Snapshots:
             return row, "the program and the output of rank %d were not read: %s" % (rank, problem)
         self.details[rank] = row
         return row, ""
+
+    def _beside(self, rank, until):
+        """What the kernel tells of the wait of a rank, and what its threads and children do."""
+        pid = self.ranks[rank]
+        family = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
+        stack = ""
+        if self.rows[rank]:
+            stack = str(self.rows[rank][-1]["stack"])
+        waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
+        found = family.look_at(pid, self.threads.get(rank, ""), waits_alone, until - 0.5)
+        return {**found, "half": self.halves.get(rank, False), "on_gpu": _has_gpu(pid)}
+
+
+def _has_gpu(pid):
+    """Whether a process has opened a GPU."""
+    return any(map(GPU_FILE.match, processes.targets_of_descriptors(pid)))
 
 
 def main_thread(text):
@@ -333,6 +371,8 @@ def native_stack(rank, pid, seconds, peers=False):
             "rank %d was read without native frames, as it is in a container: repeat it inside"
             % rank,
         )
+    until = time.monotonic() + seconds
+    failed = ""
     program, _ = find_tool("pystack")
     if program is not None:
         said, problem = _run(
@@ -340,14 +380,16 @@ def native_stack(rank, pid, seconds, peers=False):
         )
         if said:
             return "\n".join(_short(said)), ""
-        if not as_owner.is_stranger(pid):
-            return "", "pystack on rank %d: %s" % (rank, problem)
-        # its owner may not be let into the environment that pystack lies in
+        failed = "pystack on rank %d: %s" % (rank, problem)
+    # pystack fails on a process now and then, and as its owner it may not be found
     program, _ = find_tool("py-spy")
-    if program is None:
-        return "", ""  # the Python stack has said so
-    said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], seconds)
-    return said, "py-spy --native on rank %d: %s" % (rank, problem) if problem else ""
+    left = until - time.monotonic()
+    if program is None or (failed and left < 1.0):
+        return "", failed  # where there is no py-spy, the Python stack has said so
+    said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], left)
+    if said:
+        return said, ""
+    return "", failed or "py-spy --native on rank %d: %s" % (rank, problem)
 
 
 def _run(command, seconds):
@@ -440,7 +482,6 @@ def _short(text):
 def counters(pid):
     """What the kernel counts of a process and of its main thread, at this moment."""
     stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    call = processes.read_text("/proc/%d/syscall" % pid).split()
     switches = VOLUNTARY.search(processes.read_text("/proc/%d/status" % pid))
     return {
         "t": round(time.time(), 3),
@@ -451,7 +492,6 @@ def counters(pid):
         "io": _bytes_moved(pid),
         "gloo": _gloo_wakes(pid),
         "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
-        "file": _file(pid, call),
     }
 
 
@@ -509,19 +549,6 @@ def was_woken(rows):
     ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
     spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])
     return wakeups_per_second(rows) > (WAKES if spins else 0.0)
-
-
-def _file(pid, call):
-    """The file, pipe or socket of the call that the main thread waits in.
-
-    It is "" where the thread waits in none.
-    """
-    if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
-        return ""
-    try:
-        return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
-    except OSError:
-        return ""
 
 
 def output_file(printed):

@@ -298,7 +298,7 @@ def _tasks(pids):
 
     Of what it started, they are the Python programs.
     """
-    programs = [pid for pid in pids if _runs_python(pid)]
+    programs = [pid for pid in pids if runs_python(pid)]
     return next(
         (found for name in NUMBERS[1:] if (found := ranks_of_processes(programs, name))), {}
     )
@@ -316,12 +316,13 @@ def ranks_of_processes(pids, number="RANK"):
         stat = read_text("/proc/%d/stat" % pid)
         if rank is not None and stat:
             # field 22 of the file: when the process was started
-            one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
+            one = (not runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
             table[rank] = min(one, table.get(rank, one))
     return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
 
 
-def _runs_python(pid):
+def runs_python(pid):
+    """Whether the program of a process is a Python."""
     return "python" in os.path.basename(_target("/proc/%d/exe" % pid))
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from ncclkit.agent.digits import whole_numbers
 from ncclkit.cli.arguments import DAY, JOB_ID, add_case, add_json, add_log_marks
 from ncclkit.cli.judging import judge_run, open_case, with_log_marks
 from ncclkit.cli.runner import Part, Verb, VerbAnswer, Verdict, print_note
 from ncclkit.cli.terminal import Activity
+from ncclkit.core.model import NcclkitError
 from ncclkit.core.ranges import NumberRange
 
 if TYPE_CHECKING:
+    from ncclkit.cli.following import OnHang
     from ncclkit.core.case import Case
     from ncclkit.live.attach import Attached, AttachOptions
 
@@ -41,20 +44,62 @@ class AttachVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Look at the ranks, judge what was seen, and say where they stand."""
-        from ncclkit.live.attach import AttachOptions, attach
+        from ncclkit.live.attach import AttachOptions, NoRank
+        from ncclkit.cli.following import JobEnded
 
-        given = {each.name: getattr(options, each.name) for each in fields(AttachOptions)}
+        given = {
+            each.name: getattr(options, each.name) for each in fields(AttachOptions) if each.init
+        }
         chosen = AttachOptions(**given)
+        on_hang = _command_of(options, chosen)
         case = open_case(options.case)
         with Activity("Looking at ranks", limit=_time_limit(chosen)):
-            looking = attach(case, options.pid, options.job, chosen, _print_record)
-            attached = asyncio.run(looking)
+            try:
+                attached = _look_at_job(case, options, chosen)
+            except JobEnded as ended:
+                return _answer_of_sentence(str(ended), 0, "healthy")
+            except NoRank:
+                waiting = _launchers_that_wait(options)
+                if waiting is None:
+                    raise
+                return waiting
         verdict = judge_run(case, attached.folder)
+        after = ""
+        if on_hang:
+            after = on_hang.run_for(case, verdict.diagnosis)
         return VerbAnswer(
             verdict.diagnosis.exit_code,
-            parts=_attached_parts(attached, verdict),
+            parts=_attached_parts(attached, verdict, after),
             data=lambda: _json_object(options, case, attached, verdict),
         )
+
+
+def _command_of(options: argparse.Namespace, chosen: AttachOptions) -> OnHang | None:
+    """What is to be run when a hang is found; raises NcclkitError where it never would be."""
+    from ncclkit.cli.following import OnHang
+
+    if not options.on_hang:
+        return None
+    if not chosen.follow:
+        raise NcclkitError("--on-hang takes --follow: without it the job is looked at once.")
+    return OnHang.from_command_line(options.on_hang)
+
+
+def _look_at_job(case: Case, options: argparse.Namespace, chosen: AttachOptions) -> Attached:
+    """One look, or with --follow the first one that finds something."""
+    from ncclkit.live.attach import attach
+    from ncclkit.cli.following import follow_until_hang
+
+    if chosen.follow:
+        return follow_until_hang(case, options.pid, options.job, chosen, _print_record)
+    return asyncio.run(attach(case, options.pid, options.job, chosen, _print_record))
+
+
+def _answer_of_sentence(say: str, status: int, verdict: str) -> VerbAnswer:
+    """An answer of one sentence."""
+    return VerbAnswer(
+        status, parts=iter([say]), data=lambda: {"schema": 1, "verdict": verdict, "say": say}
+    )
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +142,16 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=(
             "wait until a rank has stalled for so many seconds (default 30), or has ended, and"
-            " judge then"
+            " judge then; where that is no hang, go on, for hours"
+        ),
+    )
+    parser.add_argument(
+        "--on-hang",
+        metavar="COMMAND",
+        default="",
+        help=(
+            "with --follow: run this when a hang is found, without a shell; NCCLKIT_CAUSE,"
+            " NCCLKIT_RANKS, NCCLKIT_SAY and NCCLKIT_CASE tell it what was found"
         ),
     )
     parser.add_argument(
@@ -107,7 +161,7 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=(
             "everything ends after so many seconds, with eight ranks on a host (default 27; 87 with"
-            " --dump or --kernels)"
+            " --dump or --kernels; up to four times as long on a full host)"
         ),
     )
 
@@ -144,7 +198,22 @@ def _print_record(record: dict[str, Any]) -> None:
         print_note(record["say"])
 
 
-def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
+def _launchers_that_wait(options: argparse.Namespace) -> VerbAnswer | None:
+    """The answer where no rank has begun, as its launcher waits; None where none does."""
+    from ncclkit.live.launcher_waits import waiting_launchers
+
+    # the ranks of a job of Slurm may be on other nodes
+    if options.job is not None:
+        return None
+    launchers = waiting_launchers(whole_numbers(options.pid))
+    if not launchers:
+        return None
+    rows = list(map(asdict, launchers))
+    plain = {"schema": 1, "verdict": "unexplained", "say": launchers[0].say, "launchers": rows}
+    return VerbAnswer(1, parts=(one.say for one in launchers), data=lambda: plain)
+
+
+def _attached_parts(attached: Attached, verdict: Verdict, after: str) -> Iterator[Part]:
     from ncclkit.analysis.motion import headline
     from ncclkit.analysis.waits import position_bars
 
@@ -162,6 +231,8 @@ def _attached_parts(attached: Attached, verdict: Verdict) -> Iterator[Part]:
     yield "\n".join(["", *_unread_lines(attached)])
     if findings:
         yield verdict
+    if after:
+        yield after
 
 
 def _unread_lines(attached: Attached) -> list[str]:

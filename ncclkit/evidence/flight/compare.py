@@ -473,7 +473,8 @@ def analyse(
     """Cross-rank events, group by group.
 
     Those that only follow from another group's hang say so.  Of a running job whose ranks made
-    calls while it was looked at it tells only who came late: its dumps are of different moments.
+    calls while it was looked at it tells only who came late, and which calls differ though they
+    are completed: its dumps are of different moments.
     `world` is the number of ranks of the job, where something else shows it; `events` are those of
     other files: stacks, hosts, and moments of looks are taken from them.
     """
@@ -486,7 +487,7 @@ def analyse(
     found: list[GroupFinding] = []
     goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
-        found += [] if goes_on else _findings_of_group(group)
+        found += _completed_difference(group) if goes_on else _findings_of_group(group)
         found += [stop] if (stop := find_straggler(group, hosts, goes_on)) is not None else []
     crossed(found)
     roots(
@@ -503,6 +504,22 @@ def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
     begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
     known = [dump for dump in dumps if dump.rank in begun]
     return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
+
+
+def _completed_difference(group: Group) -> list[GroupFinding]:
+    """The first call that differs though all ranks that recorded it have completed it.
+
+    Small messages of two different collectives may pair up over NCCL: the job goes on.
+    """
+    difference = mismatch(group)
+    if difference is None:
+        return []
+    data, text, odd = difference
+    for rank, calls in group.calls.items():
+        place = calls.at(data["seq"])
+        if place is not None and group.state(rank, place) != "completed":
+            return []
+    return [GroupFinding("flight.mismatch", group, {**data, "completed": True}, text, odd)]
 
 
 def _findings_of_group(group: Group) -> list[GroupFinding]:

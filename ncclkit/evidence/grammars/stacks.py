@@ -64,6 +64,14 @@ PYSTACK_FRAME = re.compile(
     r" \S+)*?)"
     r"(?: \(inlined\))?(?: \((?P<library>/[^()]*)\))?\s*$"
 )
+#     (C) File "???", line -1, in  ([vdso])
+#     what of a frame is in no form that is known; it must not end the stack
+PYSTACK_LOOSE = re.compile(
+    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>-?\d+|\?+|None)'
+    r"(?:, in (?P<func>.*?))?\s*$"
+)
+# cuStreamSynchronize (/usr/lib/libcuda.so.580.65)
+LIBRARY = re.compile(r"\.so\b|^\[vdso\]$|^\?*$")
 #       src: 1
 PYSTACK_PEER = re.compile(r"^\s{4,}(?:group_)?(?P<name>src|dst): (?P<rank>\d{1,7})$")
 THREADS = 64
@@ -124,11 +132,25 @@ def _collect_frames(
         )
         raw += [body] if body != line.body else []
     if frames:
-        yield line.event(
-            "stack",
-            {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool},
-            text="\n".join(raw),
-        )
+        data: Data = {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool}
+        if tool == "py-spy":
+            data |= _native_apart(frames)
+        yield line.event("stack", data, text="\n".join(raw))
+
+
+def _native_apart(frames: list[Frame]) -> Data:
+    """{native, frames} of py-spy, which prints the frames of libraries above those of Python.
+
+    Without them a rank that waits for its GPU looks like one that computes.
+    """
+    count = 0
+    while count < len(frames) and LIBRARY.search(frames[count]["file"]):
+        count += 1
+    # a stack of libraries alone is that of no Python program
+    if count == len(frames):
+        return {}
+    native = [f"{one['func'][:LIMIT]} ({one['file']})" for one in frames[:count]]
+    return {"native": native[:INNERMOST], "frames": frames[count:]}
 
 
 def _pystack_event(line: Line) -> Iterator[Event]:
@@ -151,11 +173,11 @@ def _pystack_event(line: Line) -> Iterator[Event]:
                     "native": [],
                 }
             )
-        elif found := PYSTACK_FRAME.match(body):
-            _add_frame(threads[-1], found)
+        elif found := PYSTACK_FRAME.match(body) or PYSTACK_LOOSE.match(body):
+            _add_frame(threads[-1], found.groupdict())
         elif found := PYSTACK_PEER.match(body):
             peer[found["name"]] = int(found["rank"])
-        elif body.strip() and not body.startswith("      "):
+        elif body.strip() and not body.startswith(("      ", "    (")):
             break  # neither a frame nor a line of its source
         raw += [body] if len(threads) == 1 else []
     main, others = threads[0], threads[1:]
@@ -177,13 +199,14 @@ def _pystack_event(line: Line) -> Iterator[Event]:
         yield line.event("stack", data, text="\n".join(raw).strip(), pid=line.pid or pid)
 
 
-def _add_frame(thread: Data, found: re.Match[str]) -> None:
+def _add_frame(thread: Data, found: dict[str, Any]) -> None:
+    func = (found["func"] or "?")[:LIMIT]
     if found["kind"] == "Python":
-        thread["frames"].insert(0, frame(found["file"], found["line"], found["func"]))
+        thread["frames"].insert(0, frame(found["file"], found["line"], func))
         thread["native"] = []  # what follows was called by this one
     else:
         thread["native"] = [
-            f"{found['func'][:LIMIT]} ({found['library'] or ''})",
+            f"{func} ({found.get('library') or ''})",
             *thread["native"],
         ][:INNERMOST]
 

@@ -1,0 +1,163 @@
+"""One step further than the call in which a rank waits: who does not come; and what nothing shows is not said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclkit.analysis import wait_kinds as kinds
+from ncclkit.analysis.motion import headline
+from ncclkit.analysis.waits import rank_positions
+from ncclkit.core.model import Event
+from tests.causes.test_waits import LIBC, TORCH, judged, own, rank, waiting
+
+LIB = "/usr/lib/python3.11"
+HOLDER = {"pid": 77, "name": "python hold.py", "own": True}
+PEER = {"pid": 100, "name": "python train.py", "own": True}
+UPLOADER = {"name": "uploader", "frames": [{"func": "read", "file": f"{LIB}/ssl.py", "line": 3},
+                                           {"func": "upload", "file": "/app/train.py", "line": 44}]}  # fmt: skip
+POOL = {"name": "Thread-1", "frames": [{"func": "_worker", "file": f"{LIB}/concurrent/futures/thread.py", "line": 3}]}
+LOCKED = {"futex": "private"}
+IN_ITEM = {"func": "__getitem__", "file": "/app/data.py", "line": 9}
+IDLE = {"pid": 8, "name": "python train.py", "frames": [{"func": "get", "file": f"{LIB}/multiprocessing/queues.py",
+                                                         "line": 113}]}  # fmt: skip
+
+
+def end(kind: str, does: str = "read", **more: Any) -> dict[str, Any]:
+    return {"ends": [{"kind": kind, "name": f"/dev/{kind}", "does": does, **more}]}
+
+
+JOIN = [(f"{LIB}/threading.py", 1112, "join"), own(44)]
+ACQUIRE = [f"sem_wait ({LIBC})", "PyThread_acquire_lock_timed (/usr/lib/libpython3.11.so.1.0)"]
+WAIT4 = [(f"{LIB}/subprocess.py", 2021, "_try_wait"), own(9)]
+READS, WRITES = [f"__read ({LIBC})"], [f"__write ({LIBC})"]
+FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
+    "breakpoint": ([(f"{LIB}/cmd.py", 126, "cmdloop"), (f"{LIB}/pdb.py", 330, "interaction"), own(41)],
+                   {"native": READS, "wait": end("terminal")}, kinds.DEBUGGER, ""),
+    "terminal": ([own(9)], {"native": READS, "wait": end("terminal")}, kinds.TERMINAL, "/dev/terminal"),
+    "terminal that is full": ([own(9)], {"native": WRITES, "wait": end("terminal", "write")}, kinds.SCREEN,
+                              "/dev/terminal"),
+    "full pipe": ([own(9)], {"native": WRITES, "wait": end("pipe", "write", others=[HOLDER])}, kinds.PIPE,
+                  "its output is not read by process 77 `python hold.py`"),
+    "pipe of a rank": ([own(9)], {"native": READS, "wait": end("pipe", others=[PEER])}, kinds.PIPE,
+                       "rank 0 writes nothing to it"),
+    "FIFO": ([own(9)], {"native": [f"__open ({LIBC})"], "wait": end("fifo", "open")}, kinds.FIFO, "/dev/fifo"),
+    "file": ([own(9)], {"native": READS, "wait": end("file")}, kinds.FILE, "/dev/file"),
+    "socket to nobody": ([own(9)], {"native": [f"connect ({LIBC})"],
+                                    "wait": end("socket", remote="10.0.0.1:80", listens=False)},
+                         kinds.SOCKET, "10.0.0.1:80, where nobody listens"),
+    "socket to another host": ([own(9)], {"native": [f"recv ({LIBC})"], "wait": end("socket", remote="10.0.0.1:80")},
+                               kinds.SOCKET, "10.0.0.1:80"),
+    "lock of a file": ([own(9)], {"native": [f"flock ({LIBC})"],
+                                  "wait": {"locks": [{"path": "/mnt/x.lock", "holder": HOLDER}]}},
+                       kinds.LOCK, "/mnt/x.lock, held by process 77 `python hold.py`"),
+    "lock of a file of a stranger": ([own(9)], {"native": [f"flock ({LIBC})"],
+                                                "wait": {"locks": [{"path": "", "holder": {"pid": 5, "name": "cat"}}]}},
+                                     kinds.LOCK, "held by process 5 `cat`"),
+    "lock of a file that another host holds": ([own(9)], {"native": [f"flock ({LIBC})"], "wait": end("file", "")},
+                                               kinds.LOCK, "/dev/file"),
+    "lock that nobody can release": ([own(9)], {"native": ACQUIRE, "wait": LOCKED}, kinds.LOCK,
+                                     "no other thread of it runs Python to release it"),
+    "lock of a thread": ([own(9)], {"native": ACQUIRE, "wait": LOCKED, "threads": [UPLOADER, POOL]}, kinds.LOCK,
+                         "thread uploader at train.py:44"),
+    "lock of a thread of a library": ([own(9)], {"native": ACQUIRE, "wait": LOCKED, "threads": [POOL]}, kinds.LOCK, ""),
+    "join": (JOIN, {"native": ACQUIRE, "wait": LOCKED, "threads": [UPLOADER]}, kinds.THREAD,
+             "thread uploader at train.py:44"),
+    "main thread that has ended": ([(f"{LIB}/threading.py", 1590, "_shutdown")],
+                                   {"native": ACQUIRE, "wait": LOCKED, "threads": [UPLOADER]}, kinds.ENDED,
+                                   "thread uploader at train.py:44"),
+    "queue that nothing fills": ([(f"{LIB}/queue.py", 171, "get"), own(9)],
+                                 {"native": ACQUIRE, "wait": LOCKED, "died": [
+                                     {"name": "producer", "file": "/app/train.py", "line": 5, "error": "KeyError: 3"}]},
+                                 kinds.QUEUE,
+                                 "no other thread of it runs Python; thread producer died at train.py:5 of KeyError: 3"),
+    "queue that threads of C++ may fill": ([(f"{LIB}/queue.py", 171, "get"), own(9)], {"native": ACQUIRE, "wait": LOCKED},
+                                           kinds.REQUESTS, "no other thread of it runs Python"),
+    "queue of a server": ([(f"{LIB}/queue.py", 171, "get"), own(9)],
+                          {"native": ACQUIRE, "wait": LOCKED, "threads": [POOL]}, kinds.REQUESTS, ""),
+    "event loop without a connection": ([(f"{LIB}/selectors.py", 468, "select"), (f"{LIB}/asyncio/runners.py", 1, "run"),
+                                         own(9)], {"wait": {"polls": True, **end("socket", state="pair")}},
+                                        kinds.RESULT,
+                                        "its event loop watches no connection, and it has no other thread"),
+    "event loop of a server": ([(f"{LIB}/selectors.py", 468, "select"), (f"{LIB}/asyncio/runners.py", 1, "run"), own(9)],
+                               {"wait": {"polls": True, "ends": [{"kind": "socket", "state": "pair"},
+                                                                 {"kind": "socket", "state": "0A"}]}},
+                               kinds.REQUESTS, ""),
+    "child": (WAIT4, {"native": [f"wait4 ({LIBC})"], "children": [
+        {"pid": 9, "name": "sleep 600", "state": "S", "waits_in": "hrtimer_nanosleep"}]},
+        kinds.PROCESS, "process 9 `sleep 600` waits for a timer"),
+    "one of two children": (WAIT4, {"native": [f"wait4 ({LIBC})"], "children": [IDLE, IDLE]}, kinds.PROCESS, ""),
+    "stopped child": (WAIT4, {"native": [f"wait4 ({LIBC})"], "children": [{"pid": 9, "name": "cat", "state": "T"}]},
+                      kinds.PROCESS, "process 9 `cat` is stopped: `kill -CONT 9`"),
+    "worker with a lock since its fork": (
+        [(f"{TORCH}/utils/data/dataloader.py", 1200, "_try_get_data"), own(20)],
+        {"children": [IDLE, {"pid": 9, "name": "python train.py", "state": "S", "frames": [IN_ITEM], "wait": LOCKED}]},
+        kinds.WORKER, "process 9 waits for a lock at data.py:9: held since it was forked"),
+    "idle workers": ([(f"{TORCH}/utils/data/dataloader.py", 1200, "_try_get_data"), own(20)], {"children": [IDLE]},
+                     kinds.WORKER, ""),
+    "signal": ([own(9)], {"wait": {"signal": True}}, kinds.SIGNAL, ""),
+    "stopped": ([own(9)], {"state": "T"}, kinds.STOPPED, "`kill -CONT 101` lets it go on"),
+    "traced": ([own(9)], {"state": "t", "wait": {"tracer": {"pid": 5, "name": "gdb"}}}, kinds.STOPPED,
+               "traced by process 5 `gdb`, which has to let it go"),
+    "peers": ([(f"{TORCH}/distributed/distributed_c10d.py", 3252, "all_reduce"), own(33)],
+              {"wait": {**LOCKED, **end("socket", remote="10.0.0.1:80", listens=False)}}, kinds.PEERS, ""),
+}  # fmt: skip
+
+
+def with_told(events: list[Event], **told: Any) -> list[Event]:
+    """A rank of which more is told than `rank` takes."""
+    import msgspec
+
+    data = msgspec.structs.replace(events[0].data, **told)
+    return [Event(**{**{name: getattr(events[0], name) for name in events[0].__slots__}, "data": data}), events[1]]
+
+
+ITEM = "loss.item()"
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "wanted"),
+    [
+        ({"on_gpu": True}, ITEM, kinds.GPU),
+        ({"on_gpu": True}, "loss = f(x)", kinds.PYTHON),
+        ({}, ITEM, kinds.PYTHON),
+        ({"on_gpu": True, "half": True}, ITEM, kinds.GPU),
+        ({"half": True}, ITEM, kinds.UNKNOWN),
+    ],
+)
+def test_a_wait_for_a_gpu_that_spins_is_no_work(told: dict[str, Any], text: str, wanted: str) -> None:
+    """Also where no native frame could be read; beside it work that looks alike."""
+    events = with_told(rank(1, own(67), ran=1.0), **told)
+    events[0].data.program[0]["text"] = text
+    assert rank_positions(events)[1].waits_for == wanted
+
+
+def test_half_a_stack_accuses_nobody_and_is_said_to_be_half() -> None:
+    half = with_told(rank(1, own(67), ran=1.0), half=True)
+    verdict = judged(waiting(0), half)
+    assert verdict.findings == ()
+    assert "(only its Python frames could be read)" in headline([*waiting(0), *half])
+    whole = judged(waiting(0), rank(1, own(67), ran=1.0))
+    assert whole.findings[0].culprits["ranks"] == (1,)
+
+
+@pytest.mark.parametrize("case", FURTHER)
+def test_what_a_rank_waits_for_is_told_one_step_further(case: str) -> None:
+    frames, told, wanted, detail = FURTHER[case]
+    more = {name: told[name] for name in ("wait", "threads", "children", "died") if name in told}
+    given = {name: told[name] for name in ("native", "state") if name in told}
+    position = rank_positions([*waiting(0), *with_told(rank(1, *frames, **given), **more)])[1]
+    assert (position.waits_for, position.detail) == (wanted, detail)
+
+
+def test_a_debugger_is_said_by_its_line_and_no_file_is_accused() -> None:
+    frames, told, _, _ = FURTHER["breakpoint"]
+    first = judged(waiting(0), with_told(rank(1, *frames, native=READS), wait=told["wait"])).findings[0]
+    assert first.cause == "slow_rank" and "Rank 1 waits for input in a debugger at train.py:41" in first.say
+
+
+def test_a_loop_that_tries_again_is_said() -> None:
+    events = rank(1, own(9), native=[f"clock_nanosleep ({LIBC})"])
+    events[0].data.program[0]["retries"] = "while not os.path.exists(path)"
+    assert rank_positions(events)[1].detail == "again and again: `while not os.path.exists(path)`"

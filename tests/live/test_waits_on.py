@@ -1,0 +1,197 @@
+"""What the kernel tells of the wait of a process, asked of small processes of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.agent.monitor import attach as collect
+from ncclkit.agent.monitor import crowding
+from ncclkit.agent.monitor.family import dead_threads, main_frames, other_threads
+from ncclkit.agent.monitor.program import source_line
+from ncclkit.agent.monitor.waits_on import Waits
+from ncclkit.agent.run import processes
+from ncclkit.live.attach import AttachOptions
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the kernel's calls have numbers of x86_64 here")
+
+
+@contextmanager
+def program(code: str, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python program, ended at last."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", code, *words], **more)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def once(read: Callable[[], dict[str, Any]], wanted: str) -> dict[str, Any]:
+    """What is told once the process has come to its wait."""
+    until = time.monotonic() + 60
+    found = read()
+    while not found.get(wanted) and time.monotonic() < until:
+        time.sleep(0.05)
+        found = read()
+    return found
+
+
+def waits_of(child: subprocess.Popen[bytes], *job: int) -> Callable[[], dict[str, Any]]:
+    return lambda: Waits([child.pid, *job]).wait_of(child.pid)
+
+
+def test_a_full_pipe_names_who_does_not_read_it() -> None:
+    with (
+        subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as reader,
+        program("import os\nwhile True: os.write(1, bytes(5000))", stdout=reader.stdin) as child,
+    ):
+        read = waits_of(child, reader.pid)
+        until = time.monotonic() + 60
+        while processes.read_text(f"/proc/{child.pid}/syscall").split()[:1] != ["1"] and time.monotonic() < until:
+            time.sleep(0.05)
+        (end,) = once(read, "ends")["ends"]
+        reader.kill()
+    assert (end["kind"], end["does"]) == ("pipe", "write")
+    assert {"pid": reader.pid, "name": "sleep 60", "own": True} in end["others"]
+
+
+def test_of_a_stranger_only_the_program_is_told() -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        until = time.monotonic() + 60
+        while Waits([]).process_named(stranger.pid)["name"] != "sleep" and time.monotonic() < until:
+            time.sleep(0.05)
+        assert Waits([]).process_named(stranger.pid) == {"pid": stranger.pid, "name": "sleep", "own": False}
+        stranger.kill()
+
+
+def test_a_fifo_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics")
+    with program("import sys; open(sys.argv[1])", str(tmp_path / "metrics")) as child:
+        until = time.monotonic() + 60
+        while "fifo" not in str(found := waits_of(child)()) and time.monotonic() < until:
+            time.sleep(0.05)
+    assert found["ends"] == [{"kind": "fifo", "name": str(tmp_path / "metrics"), "does": "open"}]
+
+
+def test_a_terminal_is_told_from_a_file() -> None:
+    own, terminal = pty.openpty()
+    with program("import os; os.read(0, 1)", stdin=terminal) as child:
+        (end,) = once(waits_of(child), "ends")["ends"]
+    os.close(own)
+    os.close(terminal)
+    assert end["kind"] == "terminal" and end["name"].startswith("/dev/pts/")
+
+
+HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep(60)"
+
+
+def test_a_lock_of_a_file_names_its_holder(tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.lock")
+    with program(HOLD, path, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        with program(HOLD, path) as child:
+            (lock,) = once(waits_of(child), "locks")["locks"]
+    assert (lock["path"], lock["holder"]["pid"], lock["holder"]["own"]) == (path, holder.pid, False)
+
+
+def test_a_socket_has_an_address_and_who_listens_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+        with program(code, str(port)) as child:
+            until = time.monotonic() + 60
+            while "remote" not in str(found := waits_of(child)()) and time.monotonic() < until:
+                time.sleep(0.05)
+            (end,) = found["ends"]
+            link, _ = server.accept()
+            server.close()
+            (later,) = waits_of(child)()["ends"]
+    assert (end["remote"], end["listens"], end["others"][0]["pid"]) == (f"127.0.0.1:{port}", True, os.getpid())
+    link.close()
+    assert later["listens"] is False
+
+
+def test_who_waits_for_a_child_names_it() -> None:
+    with program("import subprocess; subprocess.run(['sleep', '60'])") as child:
+        found = once(waits_of(child), "child")
+        assert [one["pid"] for one in found["child"]] == processes.descendants(child.pid)
+        for one in found["child"]:
+            os.kill(one["pid"], signal.SIGKILL)
+
+
+def test_a_lock_of_threads_is_private_and_one_of_processes_is_not() -> None:
+    for code, wanted in (
+        ("import threading; a = threading.Lock(); a.acquire(); a.acquire()", "private"),
+        ("import multiprocessing as m; a = m.Lock(); a.acquire(); a.acquire()", "shared"),
+    ):
+        with program(code) as child:
+            assert once(waits_of(child), "futex")["futex"] == wanted
+
+
+PY_SPY = '''Process 7: python train.py
+Thread 7 (idle): "MainThread"
+    join (threading.py:1112)
+    fit (train.py:50)
+Thread 9 (idle): "pin"
+    loop (/usr/lib/python3.11/site-packages/torch/utils/data/pin_memory.py:3)
+Thread 8 (idle): "uploader"
+    recv (train.py:44)
+'''
+
+
+def test_threads_are_told_the_users_own_first() -> None:
+    assert [thread["name"] for thread in other_threads(PY_SPY)] == ["uploader", "pin"]
+    assert [frame["func"] for frame in main_frames(PY_SPY)] == ["join", "fit"]
+
+
+def test_a_thread_that_died_is_told_with_its_place() -> None:
+    text = ("step 3\nException in thread producer:\nTraceback (most recent call last):\n"
+            '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n    self.run()\n'
+            '  File "/app/train.py", line 5, in produce\n    rows[3]\nKeyError: 3\n')  # fmt: skip
+    assert dead_threads(text) == [
+        {"name": "producer", "func": "produce", "file": "/app/train.py", "line": 5, "error": "KeyError: 3"}
+    ]
+    assert dead_threads("step 3\nTraceback (most recent call last):\nKeyError: 3\n") == []
+
+
+SOURCE = """while not os.path.exists(path):
+    time.sleep(1)
+while True:
+    try:
+        connect(address)
+    except OSError:
+        time.sleep(1)
+for batch in data:
+    step(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "retries"), [(2, "while not os.path.exists(path)"), (7, "connect(address)"), (9, ""), (1, "")]
+)
+def test_a_loop_that_tries_again_is_told_by_its_source(line: int, retries: str) -> None:
+    assert source_line({"a.py": SOURCE}, "a.py", line)["retries"] == retries
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.2, 1.0), (6.0, 3.0), (90.0, 4.0)])
+def test_on_a_full_host_readers_have_longer(monkeypatch: pytest.MonkeyPatch, load: float, times: float) -> None:
+    """Unless a timeout is given; the deadline of the child is of one look at the load, as its own limit is."""
+    monkeypatch.setattr(crowding.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(crowding.os, "cpu_count", lambda: 2)
+    options = AttachOptions()
+    assert options.limit == collect.TIMEOUT * times and AttachOptions(timeout=20.0).limit == 20.0
+    monkeypatch.setattr(crowding.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert json.loads(options.words())["timeout"] == options.limit < options.deadline(1, 3.0)
