@@ -14,7 +14,7 @@ from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, program, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
-from ncclkit.analysis.motion import headline
+from ncclkit.analysis.motion import headline, motion
 from ncclkit.analysis.waits import blockages, position_bars, rank_positions, waiting_time
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
@@ -64,7 +64,7 @@ def rank(
     row |= {"conditions": conditions, "loops": data.pop("loops", [])}
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
-    told |= {"kernels": data.pop("kernels", [])}
+    told |= {"kernels": data.pop("kernels", []), "on_gpu": data.pop("on_gpu", False)}
     told |= {"program": [row], "branches": data.pop("branches", []), "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
@@ -121,6 +121,15 @@ KINDS = {
 def test_what_a_rank_waits_for(kind: str) -> None:
     native, frames, more, expected = KINDS[kind]
     assert rank_positions(rank(0, *frames, MAIN, native=native, **more))[0].waits_for == expected
+
+
+def test_a_rank_without_a_stack_is_not_called_busy_on_a_gpu() -> None:
+    """It may spin in a wait for its GPU, as both ranks of a hang on two H200 did."""
+    on_gpu = [rank(number, ran=1.0, on_gpu=True)[0] for number in (0, 1)]
+    assert [one.activity() for one in rank_positions(on_gpu).values()] == ["could not be read"] * 2
+    assert motion(on_gpu) is None
+    on_cpu = [rank(number, ran=1.0)[0] for number in (0, 1)]
+    assert motion(on_cpu) is not None
 
 
 def test_busy_is_only_said_of_a_rank_that_is() -> None:
