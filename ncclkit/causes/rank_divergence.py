@@ -29,9 +29,11 @@ Read more
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
+from ncclkit.analysis.branches import departure, sides_by_tracebacks
 from ncclkit.analysis.calls import (
     UNDECIDED,
     are_unlike,
@@ -76,7 +78,6 @@ from ncclkit.analysis.rank_states import (
     sequence_of,
 )
 from ncclkit.analysis.waits import (
-    RankPosition,
     outside_common_path,
     places_now,
     positions_of_case,
@@ -89,9 +90,14 @@ from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
     DdpParams,
+    ElasticExit,
+    ElasticRoot,
+    ElasticStop,
+    FlightDump,
     FlightMismatch,
     FlightMissing,
     FlightP2p,
+    FlightStuck,
     GlooBarrier,
     GlooClosed,
     HorovodStalled,
@@ -137,6 +143,8 @@ def diagnose(case: Case) -> Finding:
         _watchdog_mismatch,
         _two_groups,
         _rank_left,
+        _rank_ended_unseen,
+        _different_lines,
         _ddp_mismatch,
         _stalled_tensors,
         _skipped_locally,
@@ -187,19 +195,38 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
         else:
             continue
         # with a majority it is known already who is the odd one
-        outside, how = ([], "") if right else _outside_common_path(case, event)
-        if not outside:
+        left = None if right else _who_left(case, event)
+        if left is None:
+            say += _places_of_calls(event) if not right else ""
             return _finding(
                 case, strength, say + ("." if right else undecided), [event], ranks_of(odd)
             )
-        ranks = tuple(stand.rank for stand in outside)
-        say += (
-            f"; {name_ranks(ranks)} left the common path:"
-            f" {'it is' if len(ranks) == 1 else 'they are'} {how}."
-        )
-        say += f" All of them wait{waiting_time_of_case(case)}."
-        return _finding(case, strength, say, [event, *outside[0].lines], ranks)
+        say += f"; {_left_words(left.ranks, left.how)}"
+        if left.is_live:
+            say += f" All of them wait{waiting_time_of_case(case)}."
+        return _finding(case, strength, say, [event, *left.lines], left.ranks)
     return None
+
+
+def _left_words(ranks: tuple[int, ...], how: str) -> str:
+    """``rank 0 left the common path: it is inside `if rank == 0` at train.py:88.``"""
+    verb = "it is" if len(ranks) == 1 else "they are"
+    return f"{name_ranks(ranks)} left the common path: {verb} {how}."
+
+
+def _places_of_calls(mismatch: Event) -> str:
+    """`` (rank 0 at train.py:88 (evaluate), rank 1 at train.py:120 (step))``.
+
+    It is the user's line of each side's call, empty where not all are known.
+    """
+    data = mismatch.data
+    places = []
+    for side, frames in zip((data.majority, *data.odd), data.stacks, strict=False):
+        where = place(own_frame(frames, innermost_first=True))
+        places.append(f"{name_ranks(ranks_of([side]))} at {where}" if where else "")
+    if not all(places) or len(places) < 2:
+        return ""
+    return f" ({', '.join(places[:4])})"
 
 
 def _launched_more(case: Case) -> Finding | None:
@@ -253,11 +280,20 @@ def _launched_more(case: Case) -> Finding | None:
     return None
 
 
-def _outside_common_path(case: Case, event: Event) -> tuple[list[RankPosition], str]:
-    """The ranks of a running job that left the common path alone, and how.
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The ranks that left the common path alone."""
 
-    It is None where nothing shows it.
-    """
+    ranks: tuple[int, ...]
+    how: str
+    lines: tuple[Event, ...]
+    """What shows it."""
+    is_live: bool = False
+    """Whether the job was looked at as it ran."""
+
+
+def _who_left(case: Case, event: Event) -> Left | None:
+    """The ranks that left the common path alone, and how; None where nothing shows it."""
     seen = positions_of_case(case)
     groups = (event.data.majority, *event.data.odd)
     held = []
@@ -267,12 +303,17 @@ def _outside_common_path(case: Case, event: Event) -> tuple[list[RankPosition], 
             if rank in seen:
                 group_positions.append(seen[rank])
         held.append(group_positions)
-    found = None
     if all(held):
         found = outside_common_path(held, event.data.sites)
-    if found:
-        return held[found[0]], found[1]
-    return [], ""
+        if found is None:
+            return None
+        outside = held[found[0]]
+        ranks = tuple(stand.rank for stand in outside)
+        return Left(ranks, found[1], outside[0].lines, is_live=True)
+    gone = departure(case, event.data.stacks)
+    if gone is None or len(event.data.stacks) != len(groups):
+        return None
+    return Left(ranks_of([groups[gone.side]]), gone.how, gone.lines)
 
 
 def _live_mismatch(case: Case, event: Event) -> Finding:
@@ -462,6 +503,72 @@ def _rank_left(case: Case) -> Finding | None:
         " calls."
     )
     return _finding(case, "likely", say, [*states.ended.values(), *in_order(left.values())], ranks)
+
+
+def _rank_ended_unseen(case: Case) -> Finding | None:
+    """A rank that left no dump, and that torchrun neither reports as failed nor had to stop.
+
+    torchrun says nothing of a process that ended with status 0.
+    """
+    states = rank_states(case)
+    expected = set(states.members) if states.world else set()
+    gaps = [gap for gap in case.of(FlightMissing) if not gap.data.live and not gap.data.missing]
+    for gap in gaps:
+        expected.update((*gap.data.waiting, *gap.data.no_dump))
+    reports = [*case.of(ElasticExit), *case.of(ElasticStop)]
+    listed = set(ranks_in(reports))
+    known = {*listed, *ranks_in(case.of(FlightDump)), *states.waiting, *states.dead, *states.ended}
+    absent = tuple(sorted(expected - known))
+    lost = {event.rank: event for event in case.of(GlooClosed) if event.rank is not None}
+    left = states.waiting or lost
+    if not case.of(ElasticRoot) or not listed or not left or len(absent) != 1:
+        return None
+    # on hosts of one rank each it may run on another host, whose log is not here
+    strength: Strength = "likely" if len(listed) > 1 else "possible"
+    say = (
+        f"{who_are(absent)} left no dump, and torchrun neither reports it as failed nor had to stop"
+        f" it: it had ended with status 0 while {name_ranks(left)} still waited for it."
+    )
+    why = [*case.of(ElasticRoot), *gaps, *in_order(left.values())]
+    return _finding(case, strength, say, why, absent)
+
+
+ROOTED = re.compile(
+    r"(?:^|\.)(?:broadcast|reduce|gather|scatter)(?:_object)?(?:_list)?$"
+    r"|DistributedDataParallel\.__init__$"
+)
+"""Calls that most ranks may have behind them although one rank is still in it."""
+PAIRED = re.compile(r"(?:^|[._])i?(?:send|recv)|batch_isend_irecv")
+
+
+def _different_lines(case: Case) -> Finding | None:
+    """Every rank gave up in a collective of gloo, at different lines of the program."""
+    sides = sides_by_tracebacks(case)
+    if len(sides) < 2 or case.of(FlightStuck) or any(PAIRED.search(side.call) for side in sides):
+        return None
+    left = departure(case, [side.frames for side in sides])
+    places = []
+    for side in sides[:4]:
+        verb = "was" if len(side.ranks) == 1 else "were"
+        places.append(f"{name_ranks(side.ranks)} {verb} in {side.call} at {side.place}")
+    say = f"{start(' where '.join(places))}, and they waited for each other until the timeout"
+    lines = [side.lines[0] for side in sides[:4]]
+    few, most = sides[0], sides[-1]
+    if left is not None:
+        ranks = sides[left.side].ranks
+        say += f"; {_left_words(ranks, left.how)}"
+        return _finding(case, "likely", say, [*lines, *left.lines], ranks)
+    # what the network does not carry leaves ranks in two successive calls, too
+    if any(ROOTED.search(side.call) for side in sides):
+        return None
+    if len(few.ranks) < len(most.ranks):
+        ranks = tuple(sorted(rank for side in sides[:-1] for rank in side.ranks))
+        return _finding(case, "possible", f"{say}.", lines, ranks)
+    # one call may be made at a line for each kind of rank
+    if len({side.call for side in sides}) == 1:
+        return _finding(case, "possible", f"{say}.", lines, ())
+    ranks = ranks_in(event for side in sides for event in side.lines)
+    return _finding(case, "possible", f"{say}. Neither side is the larger one.", lines, ranks)
 
 
 def _printed_mismatch(case: Case) -> Finding | None:

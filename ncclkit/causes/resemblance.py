@@ -26,6 +26,7 @@ from sys import intern
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.trouble import is_of_job
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import ProgramLine
 from ncclkit.core.model import Event, Finding
 from ncclkit.evidence.logs import ANSWER_KIND
 from ncclkit.evidence.quotation import DOCUMENTS
@@ -274,8 +275,8 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     """
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
-    # a question resembles what it asks about, so answers are no lines of the job
-    read = [event for event in case.events if event.kind != ANSWER_KIND]
+    # a question resembles what it asks about: neither answers nor programs are lines of the job
+    read = [event for event in case.events if event.kind not in (ANSWER_KIND, ProgramLine.kind)]
     events = []
     for event in read:
         # in a long log chatter speaks for a healthy job, and hides what a few lines say

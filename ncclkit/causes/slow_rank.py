@@ -31,11 +31,23 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from signal import SIGKILL
 
+from ncclkit.analysis.branches import interrupted, sides_by_tracebacks
 from ncclkit.analysis.calls import only_point_to_point, op_of
-from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
+from ncclkit.analysis.frames import (
+    call_of,
+    for_workers,
+    in_collective,
+    is_own,
+    own_frame,
+    place,
+    stacks,
+)
+from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -43,6 +55,7 @@ from ncclkit.analysis.picks import (
     name_ranks,
     otherwise,
     pick,
+    ranks_in,
     seconds,
     who_are,
 )
@@ -77,9 +90,12 @@ from ncclkit.core.kinds import (
     C10dStatus,
     C10dTimeout,
     C10dUniqueId,
+    ElasticStop,
+    FlightDump,
     FlightLate,
     FlightMissing,
     FlightStuck,
+    PythonException,
     RasChange,
     RasCommunicator,
     RunEnd,
@@ -371,6 +387,18 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     )
 
 
+def _stood_elsewhere(case: Case, states: RankStates) -> Suspicion | None:
+    """Ranks that a signal ended in their own code, while others had timed out waiting."""
+    stood = interrupted(case)
+    busy = []
+    for rank, where in stood.items():
+        if rank not in states.waiting and not in_collective(where.frames):
+            busy.append(rank)
+    if not states.waiting or not busy or len(busy) > len(states.waiting):
+        return None
+    return "likely", tuple(sorted(busy)), [stood[rank].line for rank in busy]
+
+
 def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks where the collective was never enqueued, by their watchdog.
 
@@ -481,6 +509,8 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         strength = "likely"
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
+    if call == "the collective":
+        call = _call_in_tracebacks(case, states) or call
     timeout = None
     if first:
         timeout = timeout_of(first)
@@ -504,7 +534,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     others = name_ranks(waited) if waited else "the other ranks"
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
-    say = f"{who} {call}; {others} {waits} in it."
+    say = f"{who} {call}; {others} {waits} in it.{_how_it_ended(why)}"
     return found(
         ID,
         strength,
@@ -514,6 +544,16 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _how_it_ended(why: Sequence[Event]) -> str:
+    """`` It did not heed SIGTERM: …``: what the launcher saw of a rank that said nothing."""
+    more = ""
+    if any(isinstance(event.data, FlightMissing) and event.data.no_dump for event in why):
+        more += " It left no dump."
+    if any(isinstance(event.data, ElasticStop) and event.data.signal == SIGKILL for event in why):
+        more += " It did not heed SIGTERM: it was stopped, or held in native code."
+    return more
 
 
 def _how_late(strength: Strength, why: Sequence[Event]) -> str:
@@ -683,8 +723,29 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     seen = []
     for rank, stack in stacks(case).items():
         if rank in late:
-            seen.append(stack)
-    return next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
+            seen.append(stack.data.frames)
+    for rank, stood in interrupted(case).items():
+        if rank in late:
+            seen.append(stood.frames)
+    for rank, wait in awaited_keys(case).items():
+        if rank in late:
+            seen.append(wait.line.data.frames[::-1])
+    return next((place(own_frame(frames, innermost_first=True)) for frames in seen), "")
+
+
+def _call_in_tracebacks(case: Case, states: RankStates) -> str:
+    """``all_reduce at train.py:33 (step)``: where the ranks gave up that timed out.
+
+    It is empty where no traceback tells, or several tell of different places.
+    """
+    places = set()
+    for error in case.of(PythonException):
+        frames = error.data.frames[::-1]
+        if error.rank in states.waiting and error.data.victim and in_collective(frames):
+            places.add(f"{call_of(frames)} at {place(own_frame(frames, innermost_first=True))}")
+    if len(places) == 1:
+        return places.pop()
+    return ""
 
 
 def last_progress(why: list[Event]) -> str:
@@ -729,7 +790,46 @@ def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
     """How these ranks stood where their stack says."""
     if stopped(case).keys() & set(ranks):
         return "stopped by a signal or a debugger (state T)"
+    for rank in ranks:
+        if rank in awaited_keys(case):
+            return f"waiting for the key {awaited_keys(case)[rank].key}, which no rank set,"
     return "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedKey:
+    """A key of the store that a rank's own code waited for, and the exception that says so."""
+
+    key: str
+    line: Event[PythonException]
+
+
+KEY = re.compile(r"keys: \S{0,200}?(?P<key>[^/\s,]{1,80})$")
+ADDRESS = re.compile(r"/(?:cpu|cuda)//\d+/(?P<rank>\d{1,6})$")
+"""A key of gloo's start: the address of a rank that had not come."""
+
+
+@once
+def awaited_keys(case: Case) -> dict[int, AwaitedKey]:
+    """rank → the key that its own code waited for in vain; what torch itself waits for is none."""
+    found = {}
+    for error in case.of(PythonException):
+        match = KEY.search(str(error.data.message).strip())
+        kind = str(error.data.type)
+        if error.rank is None or not match or not kind.endswith("DistStoreError"):
+            continue
+        if error.data.frames and is_own(error.data.frames[-1]):
+            found[error.rank] = AwaitedKey(match["key"], error)
+    return found
+
+
+def _waits_for_key(case: Case, states: RankStates) -> Suspicion | None:
+    """Ranks that wait for a key of the store, while others wait for them in a collective."""
+    waits = awaited_keys(case)
+    late = tuple(sorted(rank for rank in waits if rank not in states.waiting))
+    if not states.waiting or not late or len(late) > len(states.waiting):
+        return None
+    return "likely", late, [waits[rank].line for rank in late]
 
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -801,6 +901,22 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
     return "likely", silent, events
 
 
+def _left_no_dump(case: Case, states: RankStates) -> Suspicion | None:
+    """The only rank without a dump, which lived until the launcher ended it.
+
+    A process that is stopped, or held in native code, writes none.
+    """
+    for gap in case.of(FlightMissing):
+        known = {*states.waiting, *states.dead, *states.ended}
+        absent = [rank for rank in gap.data.no_dump if rank not in known]
+        if gap.data.live or gap.data.missing or len(absent) != 1 or len(gap.data.no_dump) != 1:
+            continue
+        stops = [stop for stop in case.of(ElasticStop) if stop.rank == absent[0]]
+        if stops:
+            return "possible", (absent[0],), [gap, *stops]
+    return None
+
+
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job.
 
@@ -852,6 +968,9 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
         for event in absent:
             if isinstance(event.data, C10dUniqueId):
                 asked.append(event.data.from_rank)
+            elif isinstance(event.data, StoreWait):
+                address = ADDRESS.search(str(event.data.keys))
+                asked.append(int(address["rank"]) if address else None)
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
     # ranks in different calls, or in pairs, are other causes
@@ -860,11 +979,29 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
         states.waiting
         and not states.ended
         and not lone
-        and not case.of("flight.")
+        # where all gave up, each at a line of its own, nobody was merely late
+        and len(sides_by_tracebacks(case)) < 2
+        and not _dumps_tell(case, states)
         and not all_waiting(case, states)
     ):
-        return "possible", (), []
+        stops = _stops_of_silent(case, states)
+        return "possible", ranks_in(stops), stops
     return None
+
+
+def _dumps_tell(case: Case, states: RankStates) -> bool:
+    """Whether dumps show how the ranks hung, or are of all ranks and show that none was late."""
+    dumped = {dump.rank for dump in case.of(FlightDump)}
+    decided = case.of("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p")
+    return bool(decided) or bool(dumped) and set(states.members) <= dumped
+
+
+def _stops_of_silent(case: Case, states: RankStates) -> list[Event]:
+    """How the launcher ended the only rank that said nothing, while all others timed out."""
+    silent = states.silent
+    if len(silent) != 1:
+        return []
+    return [stop for stop in case.of(ElasticStop) if stop.rank == silent[0]]
 
 
 def _group_of(event: Event) -> str | None:
@@ -891,6 +1028,8 @@ SIGNS_OF_CALLS = (
     _not_begun,
     _missing_at_barrier,
     _apart_by_stack,
+    _stood_elsewhere,
+    _waits_for_key,
     _behind_by_watchdog,
     _behind_by_ras,
     _launched_late,
@@ -900,6 +1039,7 @@ WITNESSES = (
     _outlying_by_load,
     _never_begun,
     _silent_ranks,
+    _left_no_dump,
     _busy_with_data,
     _loop_under_way,
     _symptom_alone,
