@@ -1,4 +1,4 @@
-"""Where the ranks of a dead job stood, and which of them had left the common path.
+"""Which ranks had left the common path, by the lines of the program.
 
 Tracebacks and dumps hold file and line.  Where the program still holds the call that the job made
 there (`program.line`), the condition on the rank around it tells who went another way, as `waits`
@@ -7,19 +7,23 @@ tells it of a running job.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclkit.analysis.frames import Frame, call_within, in_collective, is_own, own_frame, place
+from ncclkit.analysis.calls import ranks_of
+from ncclkit.analysis.frames import Frame, is_own, own_frame, place
 from ncclkit.analysis.once import once
-from ncclkit.analysis.picks import ranks_in
-from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import side_outside
+from ncclkit.analysis.picks import name_ranks
+from ncclkit.analysis.waits import (
+    RankPosition,
+    outside_common_path,
+    positions_of_case,
+    side_outside,
+)
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import ProgramLine, PythonException
+from ncclkit.core.kinds import FlightMismatch, ProgramLine
 from ncclkit.core.model import Event
 
 
@@ -45,16 +49,20 @@ def departure(case: Case, stacks: Sequence[Sequence[Frame]]) -> Departure | None
         return None
     under = [_own_conditions(programs, number) for number in range(len(programs))]
     conditions = []
-    for found in under:
-        conditions.append(found[0][0] if found else "")
+    for around in under:
+        condition = ""
+        if around:
+            condition = around[0][0]
+        conditions.append(condition)
     found = side_outside(conditions, [_rows(program) for program in programs])
     if found is None:
         return None
     side, how = found
-    lines = tuple(line for _, line in under[side][:1]) or tuple(programs[side][:1])
+    line = programs[side][0]
     if under[side]:
-        how += f" at {PurePosixPath(lines[0].path).name}:{lines[0].line}"
-    return Departure(side, how, lines)
+        line = under[side][0][1]
+        how += f" at {PurePosixPath(line.path).name}:{line.line}"
+    return Departure(side, how, (line,))
 
 
 def _own_conditions(programs: Sequence[Sequence[Event]], number: int) -> list[tuple[str, Event]]:
@@ -103,9 +111,10 @@ def _program_lines(case: Case, frames: Sequence[Frame]) -> list[Event]:
     decides may stand around it.
     """
     known = _lines_of_case(case)
-    own = [frame for frame in frames if is_own(frame)]
-    found = []
-    for frame in own:
+    found: list[Event] = []
+    for frame in frames:
+        if not is_own(frame):
+            continue
         line = known.get((frame["file"], frame["line"], frame["func"]))
         if line is not None:
             found.append(line)
@@ -123,89 +132,53 @@ def _lines_of_case(case: Case) -> dict[tuple[str, int, str], Event]:
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
-    """Ranks whose tracebacks end in one call at one line of the program."""
+class Left:
+    """The ranks of a mismatch that left the common path alone."""
 
-    call: str
-    place: str
-    frames: Sequence[Frame]
-    """Of the first of them, innermost first."""
-    lines: list[Event]
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks, sorted."""
-        return ranks_in(self.lines)
+    ranks: tuple[int, ...]
+    how: str
+    lines: tuple[Event, ...]
+    """What shows it."""
+    is_live: bool = False
+    """Whether the job was looked at as it ran."""
 
 
-GLOO_GAVE_UP = re.compile(
-    r"Timed out waiting \d+ ?ms for|Application timeout caused"
-    r"|Connection (?:closed|reset) by peer"
-)
-"""Messages of gloo to a rank in a collective that did not end."""
+def who_left(case: Case, mismatch: Event[FlightMismatch]) -> Left | None:
+    """The ranks that left the common path alone, and how; None where nothing shows it."""
+    seen = positions_of_case(case)
+    groups = (mismatch.data.majority, *mismatch.data.odd)
+    held: list[list[RankPosition]] = []
+    for group in groups:
+        positions = []
+        for rank in ranks_of([group]):
+            if rank in seen:
+                positions.append(seen[rank])
+        held.append(positions)
+    if all(held):
+        outside = outside_common_path(held, mismatch.data.sites)
+        if outside is None:
+            return None
+        positions = held[outside[0]]
+        ranks = tuple(position.rank for position in positions)
+        return Left(ranks, outside[1], positions[0].lines, is_live=True)
+    gone = departure(case, mismatch.data.stacks)
+    if gone is None or len(mismatch.data.stacks) != len(groups):
+        return None
+    return Left(ranks_of([groups[gone.side]]), gone.how, gone.lines)
 
 
-@once
-def sides_by_tracebacks(case: Case) -> list[GaveUp]:
-    """The ranks by the call and the line at which they gave up, the fewest first.
+def places_of_calls(mismatch: Event[FlightMismatch]) -> str:
+    """`` (rank 0 at train.py:88 (evaluate), rank 1 at train.py:120 (step))``.
 
-    It is empty where a rank is not known to have given up in a collective of gloo: the others may
-    wait for it.  NCCL's ranks may be lines ahead of the call that does not end.
+    It is the user's line of each side's call, empty where not all are known.
     """
-    states = rank_states(case)
-    seen: dict[int, Event] = {}
-    for error in case.of(PythonException):
-        by_gloo = GLOO_GAVE_UP.search(str(error.data.message))
-        if error.rank is not None and by_gloo and error.data.frames:
-            seen.setdefault(error.rank, error)
-    if states.dead or not case.of("gloo.timeout") or not set(states.members) <= seen.keys():
-        return []
-    if interrupted(case).keys() & seen.keys():
-        return []
-    sides: dict[tuple[str, str], GaveUp] = {}
-    for _, error in sorted(seen.items()):
-        frames = error.data.frames[::-1]
-        own = own_frame(frames, innermost_first=True)
-        if own is None or not in_collective(frames):
-            return []
-        key = (call_within(frames), place(own))
-        sides.setdefault(key, GaveUp(*key, frames, [])).lines.append(error)
-    return sorted(sides.values(), key=lambda side: len(side.lines))
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """Where a rank stood when a signal ended it."""
-
-    line: Event
-    """Its traceback."""
-    frames: Sequence[Frame]
-    """Innermost first, without those of the signal's handler."""
-
-
-HANDLERS = re.compile(r"signal_connector\.py$|elastic/multiprocessing/")
-"""Files of frameworks in which signals are handled, right below the line that was interrupted."""
-BY_SIGNAL = re.compile(r"KeyboardInterrupt$|SignalException$|SIGTERM\w*$")
-"""Exceptions that a signal raises wherever a rank is."""
-
-
-@once
-def interrupted(case: Case) -> dict[int, Interrupted]:
-    """rank → where it stood when a signal came, as its traceback shows.
-
-    What its handler did then is not what the others had waited for.
-    """
-    found = {}
-    for error in case.of(PythonException):
-        if error.rank is None or not error.data.frames:
-            continue
-        frames = list(error.data.frames)
-        handled = [n for n, frame in enumerate(frames) if HANDLERS.search(frame["file"])]
-        own = [n for n, frame in enumerate(frames) if is_own(frame)]
-        # what starts the ranks may stand outermost
-        if handled and own and handled[-1] > own[0]:
-            first = next(n for n in handled if n > own[0])
-            found[error.rank] = Interrupted(error, frames[:first][::-1])
-        elif BY_SIGNAL.search(str(error.data.type)):
-            found[error.rank] = Interrupted(error, frames[::-1])
-    return found
+    groups = (mismatch.data.majority, *mismatch.data.odd)
+    places = []
+    for group, frames in zip(groups, mismatch.data.stacks, strict=False):
+        where = place(own_frame(frames, innermost_first=True))
+        if not where:
+            return ""
+        places.append(f"{name_ranks(ranks_of([group]))} at {where}")
+    if len(places) < 2:
+        return ""
+    return f" ({', '.join(places[:4])})"

@@ -54,7 +54,8 @@ WAITING_CALLS = {
 WRAPPERS = re.compile(
     r"c10d_logger\.py:|torch/nn/modules/module\.py:_(?:wrapped_)?call_impl$"
     r"|torch/utils/_contextlib\.py:"
-    r"|(?::|<locals>\.)(?:_?wrapper|wrapped|decorate_\w+|_fn|_?inner|\w+_wrapper|inner_func|wrapped_func)$"
+    r"|(?::|<locals>\.)(?:_?wrapper|wrapped|decorate_\w+|_fn|_?inner|\w+_wrapper)$"
+    r"|(?::|<locals>\.)(?:inner|wrapped)_func$"
 )
 """Frames between a caller and what it calls: decorators, and a module's ``__call__``."""
 BETWEEN = re.compile(

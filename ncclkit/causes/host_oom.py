@@ -208,9 +208,13 @@ def _killed_processes(case: Case) -> list[Event]:
         if event.path.rpartition("/")[0] not in own:
             foreign_lines.append(event)
     # torchrun kills a rank that does not heed its SIGTERM
-    forced = {stop.pid or stop.data.pid for stop in case.of(ElasticStop, signal=SIGKILL)}
-    ends = [end for end in case.of(ElasticExit) if end.data.pid not in forced - {None}]
-    ends += foreign_lines
+    forced = set()
+    for stop in case.of(ElasticStop, signal=SIGKILL):
+        forced.add(stop.pid or stop.data.pid)
+    ends: list[Event] = foreign_lines
+    for end in case.of(ElasticExit):
+        if end.data.pid is None or end.data.pid not in forced:
+            ends.append(end)
     named = case.of(SystemFault, what="killed")
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 

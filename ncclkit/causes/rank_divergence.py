@@ -30,10 +30,10 @@ Read more
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
-from ncclkit.analysis.branches import departure, sides_by_tracebacks
+from ncclkit.analysis.branches import departure, places_of_calls, who_left
 from ncclkit.analysis.calls import (
     UNDECIDED,
     are_unlike,
@@ -54,6 +54,7 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
+from ncclkit.analysis.last_words import ended_unseen, sides_by_tracebacks
 from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.picks import (
     among,
@@ -90,10 +91,6 @@ from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     C10dMismatch,
     DdpParams,
-    ElasticExit,
-    ElasticRoot,
-    ElasticStop,
-    FlightDump,
     FlightMismatch,
     FlightMissing,
     FlightP2p,
@@ -195,12 +192,12 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
         else:
             continue
         # with a majority it is known already who is the odd one
-        left = None if right else _who_left(case, event)
+        if right:
+            return _finding(case, strength, f"{say}.", [event], ranks_of(odd))
+        left = who_left(case, event)
         if left is None:
-            say += _places_of_calls(event) if not right else ""
-            return _finding(
-                case, strength, say + ("." if right else undecided), [event], ranks_of(odd)
-            )
+            say += places_of_calls(event) + undecided
+            return _finding(case, strength, say, [event], ranks_of(odd))
         say += f"; {_left_words(left.ranks, left.how)}"
         if left.is_live:
             say += f" All of them wait{waiting_time_of_case(case)}."
@@ -210,23 +207,10 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
 
 def _left_words(ranks: tuple[int, ...], how: str) -> str:
     """``rank 0 left the common path: it is inside `if rank == 0` at train.py:88.``"""
-    verb = "it is" if len(ranks) == 1 else "they are"
+    verb = "they are"
+    if len(ranks) == 1:
+        verb = "it is"
     return f"{name_ranks(ranks)} left the common path: {verb} {how}."
-
-
-def _places_of_calls(mismatch: Event) -> str:
-    """`` (rank 0 at train.py:88 (evaluate), rank 1 at train.py:120 (step))``.
-
-    It is the user's line of each side's call, empty where not all are known.
-    """
-    data = mismatch.data
-    places = []
-    for side, frames in zip((data.majority, *data.odd), data.stacks, strict=False):
-        where = place(own_frame(frames, innermost_first=True))
-        places.append(f"{name_ranks(ranks_of([side]))} at {where}" if where else "")
-    if not all(places) or len(places) < 2:
-        return ""
-    return f" ({', '.join(places[:4])})"
 
 
 def _launched_more(case: Case) -> Finding | None:
@@ -278,42 +262,6 @@ def _launched_more(case: Case) -> Finding | None:
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The ranks that left the common path alone."""
-
-    ranks: tuple[int, ...]
-    how: str
-    lines: tuple[Event, ...]
-    """What shows it."""
-    is_live: bool = False
-    """Whether the job was looked at as it ran."""
-
-
-def _who_left(case: Case, event: Event) -> Left | None:
-    """The ranks that left the common path alone, and how; None where nothing shows it."""
-    seen = positions_of_case(case)
-    groups = (event.data.majority, *event.data.odd)
-    held = []
-    for group in groups:
-        group_positions = []
-        for rank in ranks_of([group]):
-            if rank in seen:
-                group_positions.append(seen[rank])
-        held.append(group_positions)
-    if all(held):
-        found = outside_common_path(held, event.data.sites)
-        if found is None:
-            return None
-        outside = held[found[0]]
-        ranks = tuple(stand.rank for stand in outside)
-        return Left(ranks, found[1], outside[0].lines, is_live=True)
-    gone = departure(case, event.data.stacks)
-    if gone is None or len(event.data.stacks) != len(groups):
-        return None
-    return Left(ranks_of([groups[gone.side]]), gone.how, gone.lines)
 
 
 def _live_mismatch(case: Case, event: Event) -> Finding:
@@ -510,27 +458,22 @@ def _rank_ended_unseen(case: Case) -> Finding | None:
 
     torchrun says nothing of a process that ended with status 0.
     """
+    unseen = ended_unseen(case)
     states = rank_states(case)
-    expected = set(states.members) if states.world else set()
-    gaps = [gap for gap in case.of(FlightMissing) if not gap.data.live and not gap.data.missing]
-    for gap in gaps:
-        expected.update((*gap.data.waiting, *gap.data.no_dump))
-    reports = [*case.of(ElasticExit), *case.of(ElasticStop)]
-    listed = set(ranks_in(reports))
-    known = {*listed, *ranks_in(case.of(FlightDump)), *states.waiting, *states.dead, *states.ended}
-    absent = tuple(sorted(expected - known))
-    lost = {event.rank: event for event in case.of(GlooClosed) if event.rank is not None}
-    left = states.waiting or lost
-    if not case.of(ElasticRoot) or not listed or not left or len(absent) != 1:
+    left = set(states.waiting) or set(ranks_in(case.of(GlooClosed)))
+    if unseen is None or not left:
         return None
     # on hosts of one rank each it may run on another host, whose log is not here
-    strength: Strength = "likely" if len(listed) > 1 else "possible"
+    strength: Strength = "possible"
+    if len(unseen.listed) > 1:
+        strength = "likely"
+    who = who_are([unseen.rank])
     say = (
-        f"{who_are(absent)} left no dump, and torchrun neither reports it as failed nor had to stop"
+        f"{who} left no dump, and torchrun neither reports it as failed nor had to stop"
         f" it: it had ended with status 0 while {name_ranks(left)} still waited for it."
     )
-    why = [*case.of(ElasticRoot), *gaps, *in_order(left.values())]
-    return _finding(case, strength, say, why, absent)
+    lines = [*unseen.lines, *in_order(states.waiting.values())]
+    return _finding(case, strength, say, lines, (unseen.rank,))
 
 
 ROOTED = re.compile(
@@ -549,7 +492,9 @@ def _different_lines(case: Case) -> Finding | None:
     left = departure(case, [side.frames for side in sides])
     places = []
     for side in sides[:4]:
-        verb = "was" if len(side.ranks) == 1 else "were"
+        verb = "were"
+        if len(side.ranks) == 1:
+            verb = "was"
         places.append(f"{name_ranks(side.ranks)} {verb} in {side.call} at {side.place}")
     say = f"{start(' where '.join(places))}, and they waited for each other until the timeout"
     lines = [side.lines[0] for side in sides[:4]]
@@ -562,13 +507,15 @@ def _different_lines(case: Case) -> Finding | None:
     if any(ROOTED.search(side.call) for side in sides):
         return None
     if len(few.ranks) < len(most.ranks):
-        ranks = tuple(sorted(rank for side in sides[:-1] for rank in side.ranks))
-        return _finding(case, "possible", f"{say}.", lines, ranks)
+        odd: list[Event] = []
+        for side in sides[:-1]:
+            odd += side.lines
+        return _finding(case, "possible", f"{say}.", lines, ranks_in(odd))
     # one call may be made at a line for each kind of rank
     if len({side.call for side in sides}) == 1:
         return _finding(case, "possible", f"{say}.", lines, ())
-    ranks = ranks_in(event for side in sides for event in side.lines)
-    return _finding(case, "possible", f"{say}. Neither side is the larger one.", lines, ranks)
+    both = ranks_in([*few.lines, *most.lines])
+    return _finding(case, "possible", f"{say}. Neither side is the larger one.", lines, both)
 
 
 def _printed_mismatch(case: Case) -> Finding | None:

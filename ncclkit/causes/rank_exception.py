@@ -130,7 +130,9 @@ def _exit_without_traceback(case: Case) -> Finding | None:
     if not ended or _is_explained(case):
         return None
     ranks = _failed_by_themselves(case)
-    who = who_are(ranks) if ranks else "A rank"
+    who = "A rank"
+    if ranks:
+        who = who_are(ranks)
     say = (
         f"{who}{_on_host(ended[0])} ended with exit code {ended[0].data.exitcode} and its"
         " traceback is not in these files."

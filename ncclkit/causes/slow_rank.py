@@ -33,21 +33,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from signal import SIGKILL
+from dataclasses import replace
 
-from ncclkit.analysis.branches import interrupted, sides_by_tracebacks
 from ncclkit.analysis.calls import only_point_to_point, op_of
-from ncclkit.analysis.frames import (
-    call_of,
-    for_workers,
-    in_collective,
-    is_own,
-    own_frame,
-    place,
-    stacks,
+from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
+from ncclkit.analysis.last_words import (
+    awaited_keys,
+    call_in_tracebacks,
+    dumps_tell,
+    gaps_without_dump,
+    heeds_no_signal,
+    interrupted,
+    sides_by_tracebacks,
+    stood_last,
+    stops_of_rank,
 )
-from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -90,12 +90,9 @@ from ncclkit.core.kinds import (
     C10dStatus,
     C10dTimeout,
     C10dUniqueId,
-    ElasticStop,
-    FlightDump,
     FlightLate,
     FlightMissing,
     FlightStuck,
-    PythonException,
     RasChange,
     RasCommunicator,
     RunEnd,
@@ -148,9 +145,19 @@ def _unseen_rank(case: Case) -> Finding | None:
     """Ranks wait, and nothing shows which one they wait for."""
     if not rank_states(case).waiting:
         return None
+    missing = "a Flight Recorder dump or a stack of every rank at the moment of the hang"
+    recorded_states: set[str] = set()
+    for stuck in case.of(FlightStuck):
+        recorded_states.update(stuck.data.states.values())
+    # torch records the start of a call on its GPU only where it is asked to
+    if recorded_states == {"scheduled"}:
+        missing = (
+            "dumps of a run with TORCH_NCCL_ENABLE_TIMING=1, which tell whose GPU has not begun the"
+            " collective"
+        )
     return unknown(
         ID,
-        "a Flight Recorder dump or a stack of every rank at the moment of the hang",
+        missing,
         next=experiment(case),
     )
 
@@ -389,14 +396,13 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
 
 def _stood_elsewhere(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that a signal ended in their own code, while others had timed out waiting."""
-    stood = interrupted(case)
-    busy = []
-    for rank, where in stood.items():
-        if rank not in states.waiting and not in_collective(where.frames):
-            busy.append(rank)
-    if not states.waiting or not busy or len(busy) > len(states.waiting):
+    lines: list[Event] = []
+    for rank, stood in interrupted(case).items():
+        if rank not in states.waiting and not in_collective(stood.frames):
+            lines.append(stood.line)
+    if not states.waiting or not lines or len(lines) > len(states.waiting):
         return None
-    return "likely", tuple(sorted(busy)), [stood[rank].line for rank in busy]
+    return "likely", ranks_in(lines), lines
 
 
 def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
@@ -507,21 +513,35 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     # a file server, Python's lock or its workers may hold it up
     if strength == "proven" and (fed or not looked_into):
         strength = "likely"
+    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
+    last = f", last seen at {seen!r}," if seen else ""
+    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
+    who = f"{who_are(ranks)}{busy} {_how_late(strength, why)}"
+    say = f"{who} {_what_others_waited_in(case, states, suspicion)}{_how_it_ended(why)}"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
+        ranks=ranks,
+        advice=_advice(case, ranks, where),
+        next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _what_others_waited_in(case: Case, states: RankStates, suspicion: Suspicion) -> str:
+    """``collective 4 (all_reduce); rank 0 timed out after 20 s waiting in it.``"""
+    _, ranks, why = suspicion
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
     if call == "the collective":
-        call = _call_in_tracebacks(case, states) or call
+        call = call_in_tracebacks(case, states) or call
     timeout = None
     if first:
         timeout = timeout_of(first)
     limit = ""
     if timeout:
         limit = f" after {seconds(timeout)}"
-    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
-    last = f", last seen at {seen!r}," if seen else ""
-    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
-    verb = _how_late(strength, why)
-    who = f"{who_are(ranks)}{busy} {verb}"
     gaps = []
     for gap in why:
         if gap.kind in ("flight.missing", "flight.p2p"):
@@ -534,24 +554,16 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     others = name_ranks(waited) if waited else "the other ranks"
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
-    say = f"{who} {call}; {others} {waits} in it.{_how_it_ended(why)}"
-    return found(
-        ID,
-        strength,
-        say,
-        pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
-        ranks=ranks,
-        advice=_advice(case, ranks, where),
-        next=None if strength == "proven" else experiment(case),
-    )
+    return f"{call}; {others} {waits} in it."
 
 
 def _how_it_ended(why: Sequence[Event]) -> str:
     """`` It did not heed SIGTERM: …``: what the launcher saw of a rank that said nothing."""
     more = ""
-    if any(isinstance(event.data, FlightMissing) and event.data.no_dump for event in why):
-        more += " It left no dump."
-    if any(isinstance(event.data, ElasticStop) and event.data.signal == SIGKILL for event in why):
+    for event in why:
+        if isinstance(event.data, FlightMissing) and event.data.no_dump:
+            more = " It left no dump."
+    if heeds_no_signal(why):
         more += " It did not heed SIGTERM: it was stopped, or held in native code."
     return more
 
@@ -724,28 +736,8 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     for rank, stack in stacks(case).items():
         if rank in late:
             seen.append(stack.data.frames)
-    for rank, stood in interrupted(case).items():
-        if rank in late:
-            seen.append(stood.frames)
-    for rank, wait in awaited_keys(case).items():
-        if rank in late:
-            seen.append(wait.line.data.frames[::-1])
+    seen += stood_last(case, ranks)
     return next((place(own_frame(frames, innermost_first=True)) for frames in seen), "")
-
-
-def _call_in_tracebacks(case: Case, states: RankStates) -> str:
-    """``all_reduce at train.py:33 (step)``: where the ranks gave up that timed out.
-
-    It is empty where no traceback tells, or several tell of different places.
-    """
-    places = set()
-    for error in case.of(PythonException):
-        frames = error.data.frames[::-1]
-        if error.rank in states.waiting and error.data.victim and in_collective(frames):
-            places.add(f"{call_of(frames)} at {place(own_frame(frames, innermost_first=True))}")
-    if len(places) == 1:
-        return places.pop()
-    return ""
 
 
 def last_progress(why: list[Event]) -> str:
@@ -796,40 +788,19 @@ def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
     return "busy"
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedKey:
-    """A key of the store that a rank's own code waited for, and the exception that says so."""
-
-    key: str
-    line: Event[PythonException]
-
-
-KEY = re.compile(r"keys: \S{0,200}?(?P<key>[^/\s,]{1,80})$")
 ADDRESS = re.compile(r"/(?:cpu|cuda)//\d+/(?P<rank>\d{1,6})$")
 """A key of gloo's start: the address of a rank that had not come."""
 
 
-@once
-def awaited_keys(case: Case) -> dict[int, AwaitedKey]:
-    """rank → the key that its own code waited for in vain; what torch itself waits for is none."""
-    found = {}
-    for error in case.of(PythonException):
-        match = KEY.search(str(error.data.message).strip())
-        kind = str(error.data.type)
-        if error.rank is None or not match or not kind.endswith("DistStoreError"):
-            continue
-        if error.data.frames and is_own(error.data.frames[-1]):
-            found[error.rank] = AwaitedKey(match["key"], error)
-    return found
-
-
 def _waits_for_key(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that wait for a key of the store, while others wait for them in a collective."""
-    waits = awaited_keys(case)
-    late = tuple(sorted(rank for rank in waits if rank not in states.waiting))
-    if not states.waiting or not late or len(late) > len(states.waiting):
+    lines: list[Event] = []
+    for rank, wait in awaited_keys(case).items():
+        if rank not in states.waiting:
+            lines.append(wait.line)
+    if not states.waiting or not lines or len(lines) > len(states.waiting):
         return None
-    return "likely", late, [waits[rank].line for rank in late]
+    return "likely", ranks_in(lines), lines
 
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -906,15 +877,26 @@ def _left_no_dump(case: Case, states: RankStates) -> Suspicion | None:
 
     A process that is stopped, or held in native code, writes none.
     """
-    for gap in case.of(FlightMissing):
-        known = {*states.waiting, *states.dead, *states.ended}
-        absent = [rank for rank in gap.data.no_dump if rank not in known]
-        if gap.data.live or gap.data.missing or len(absent) != 1 or len(gap.data.no_dump) != 1:
+    known = {*states.waiting, *states.dead, *states.ended}
+    for gap in gaps_without_dump(case):
+        absent = set(gap.data.no_dump)
+        if len(absent) != 1 or absent & known:
             continue
-        stops = [stop for stop in case.of(ElasticStop) if stop.rank == absent[0]]
+        rank = absent.pop()
+        stops = stops_of_rank(case, rank)
         if stops:
-            return "possible", (absent[0],), [gap, *stops]
+            return _sureness(stops), (rank,), [gap, *stops]
     return None
+
+
+def _sureness(stops: list[Event]) -> Strength:
+    """How sure it is that a rank was late that the launcher had to end.
+
+    Whoever waits for others ends at SIGTERM, or has timed out by then.
+    """
+    if heeds_no_signal(stops):
+        return "likely"
+    return "possible"
 
 
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
@@ -970,7 +952,8 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
                 asked.append(event.data.from_rank)
             elif isinstance(event.data, StoreWait):
                 address = ADDRESS.search(str(event.data.keys))
-                asked.append(int(address["rank"]) if address else None)
+                if address:
+                    asked.append(int(address["rank"]))
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
     # ranks in different calls, or in pairs, are other causes
@@ -981,19 +964,12 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
         and not lone
         # where all gave up, each at a line of its own, nobody was merely late
         and len(sides_by_tracebacks(case)) < 2
-        and not _dumps_tell(case, states)
+        and not dumps_tell(case)
         and not all_waiting(case, states)
     ):
         stops = _stops_of_silent(case, states)
-        return "possible", ranks_in(stops), stops
+        return _sureness(stops), ranks_in(stops), stops
     return None
-
-
-def _dumps_tell(case: Case, states: RankStates) -> bool:
-    """Whether dumps show how the ranks hung, or are of all ranks and show that none was late."""
-    dumped = {dump.rank for dump in case.of(FlightDump)}
-    decided = case.of("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p")
-    return bool(decided) or bool(dumped) and set(states.members) <= dumped
 
 
 def _stops_of_silent(case: Case, states: RankStates) -> list[Event]:
@@ -1001,7 +977,7 @@ def _stops_of_silent(case: Case, states: RankStates) -> list[Event]:
     silent = states.silent
     if len(silent) != 1:
         return []
-    return [stop for stop in case.of(ElasticStop) if stop.rank == silent[0]]
+    return stops_of_rank(case, silent[0])
 
 
 def _group_of(event: Event) -> str | None:

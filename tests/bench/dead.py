@@ -3,10 +3,11 @@
     python tests/bench/dead.py [--keep DIR] [--judge DIR] [--out OUT.json] [--side-by-side N]
                                [--backend nccl] [WAY ...]
 
-Each job is two ranks under torchrun, over gloo or on two GPUs (``--backend nccl``), with a short timeout: it dies of its hang, and leaves torchrun's log and
-the Flight Recorder's dumps of its ranks.  Both are judged together, and the log alone.  A cause counts where the first
-finding is one of those that the way lists; a culprit where it names exactly the ranks at fault.
-``--keep`` keeps what they left in a folder for each way; ``--judge`` judges such folders again, and starts nothing.
+Each job is two ranks under torchrun, over gloo or on two GPUs (``--backend nccl``), with a short timeout: it dies of
+its hang, and leaves torchrun's log and the Flight Recorder's dumps of its ranks.  Both are judged together, and the log
+alone.  A cause counts where the first finding is one of those that the way lists; a culprit where it names exactly the
+ranks at fault.  ``--keep`` keeps what they left in a folder for each way; ``--judge`` judges such folders again, and
+starts nothing; ``--source`` names the programs' folder, where the jobs ran elsewhere.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("ways", nargs="*", default=[], help="these only")
     parser.add_argument("--keep", type=Path, help="a folder for what each job leaves")
     parser.add_argument("--judge", type=Path, help="a folder of --keep, judged again")
+    parser.add_argument("--source", default="", help="as of diagnose")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -61,7 +63,8 @@ def main() -> int:
         if options.judge is None:
             with ThreadPoolExecutor(options.side_by_side) as pool:
                 list(pool.map(lambda name: let_die(name, folder / name, options.backend), names))
-        rows = [judged_row(name, folder / name) for name in names if (folder / name / LOG).exists()]
+        left = [name for name in names if (folder / name / LOG).exists()]
+        rows = [judged_row(name, folder / name, options.source) for name in left]
     result = summary(rows)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -104,21 +107,21 @@ def let_die(name: str, place: Path, backend: str) -> None:
             shutil.copytree(dumps, place / "dumps", ignore=shutil.ignore_patterns(".*"))
 
 
-def judged_row(name: str, place: Path) -> dict[str, Any]:
+def judged_row(name: str, place: Path, source: str) -> dict[str, Any]:
     """What is said of one dead job, by all that it left and by its log alone."""
     return {
         "way": name,
         "framework": WAYS[name].framework,
         "dumps": len(list(place.glob("dumps/nccl_trace_rank_*"))),
-        "whole": judgement(name, place),
-        "log": judgement(name, place / LOG),
+        "whole": judgement(name, place, source),
+        "log": judgement(name, place / LOG, source),
     }
 
 
-def judgement(name: str, path: Path) -> dict[str, Any]:
+def judgement(name: str, path: Path, source: str) -> dict[str, Any]:
     """The first finding, and whether it is right."""
     wanted = WAYS[name]
-    found = diagnose(fill(Case(), add_program_lines(evidence.read([str(path)]))))
+    found = diagnose(fill(Case(), add_program_lines(evidence.read([str(path)]), source)))
     first = found.findings[0] if found.findings else None
     ranks = tuple(first.culprits["ranks"]) if first else ()
     wrong = [one.cause for one in found.findings if one.strength == "proven" and one.cause not in wanted.causes]

@@ -70,7 +70,9 @@ def _root(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
     said = data["signal"]
-    signal = SIGNALS.get(said) or (int(said) if said.isdecimal() and len(said) < 3 else None)
+    signal = SIGNALS.get(said)
+    if said.isdecimal() and len(said) < 3:
+        signal = int(said)
     return data | {"signal": signal, "_pid": data["pid"]}
 
 
