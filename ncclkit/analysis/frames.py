@@ -61,7 +61,8 @@ WAITING_CALLS = {
 WRAPPERS = re.compile(
     r"c10d_logger\.py:|torch/nn/modules/module\.py:_(?:wrapped_)?call_impl$"
     r"|torch/utils/_contextlib\.py:"
-    r"|:(?:wrapper|decorate_\w+|_fn|inner)$"
+    r"|(?::|<locals>\.)(?:_?wrapper|wrapped|decorate_\w+|_fn|_?inner|\w+_wrapper)$"
+    r"|(?::|<locals>\.)(?:inner|wrapped)_func$"
 )
 """Frames between a caller and what it calls: decorators, and a module's ``__call__``."""
 BETWEEN = re.compile(
@@ -186,6 +187,29 @@ def call_of(frames: Sequence[Frame]) -> str:
     inner = list(frames)[: list(frames).index(own)]
     calls = [frame for frame in inner if not is_wrapper(frame)] or inner
     return function(calls[-1] if calls else own)
+
+
+WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
+"""Functions of frameworks that say nothing about where in a program of days a rank stands."""
+
+
+def call_within(frames: Sequence[Frame]) -> str:
+    """As `call_of`; of a framework's whole training it is also torch's call below it.
+
+    Such is ``broadcast in Trainer.fit``.
+    """
+    call = call_of(frames)
+    if call.rpartition(".")[2] not in WHOLE_TRAINING:
+        return call
+    inner = []
+    for frame in frames:
+        # a whole environment may lie in a folder of that name
+        inside_packages = "/" + str(frame.get("file")).rpartition("-packages/")[2]
+        if "/torch/" in inside_packages and not is_wrapper(frame):
+            inner.append(frame)
+    if inner and function(inner[-1]) != call:
+        return f"{function(inner[-1])} in {call}"
+    return call
 
 
 CLASSES = {

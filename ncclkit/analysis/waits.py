@@ -18,11 +18,9 @@ from ncclkit.agent.monitor.snapshots import was_woken
 from ncclkit.analysis.awaited import awaited, without_native_frames
 from ncclkit.analysis.frames import (
     Frame,
-    call_of,
-    function,
+    call_within,
     in_collective,
     is_own,
-    is_wrapper,
     own_frame,
 )
 from ncclkit.analysis.once import once
@@ -116,8 +114,6 @@ STORE_CALLS = {
     "rendezvous",
     "_create_c10d_store",
 }
-WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
-"""Functions of frameworks that say nothing about where in a program of days a rank stands."""
 LINE = 60
 """Characters of a line of a program that is quoted."""
 COLUMNS = 64
@@ -275,7 +271,7 @@ def _position(
     return RankPosition(
         rank=rank,
         waits_for=waits_for,
-        call=_line(frames, program) if waits_for == GPU else _call(frames),
+        call=_line(frames, program) if waits_for == GPU else call_within(frames),
         place=(
             f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}"
             if own is not None
@@ -357,24 +353,7 @@ def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
         text = str(program[0]["text"])
     if frames and is_own(frames[0]) and 0 < len(text) <= LINE:
         return f"`{text}`"
-    return _call(frames)
-
-
-def _call(frames: Sequence[Frame]) -> str:
-    """The call of its own line.
-
-    Of a framework's whole training it is also torch's call below it.
-    """
-    call = call_of(frames)
-    if call.rpartition(".")[2] not in WHOLE_TRAINING:
-        return call
-    inner = []
-    for frame in frames:
-        if "/torch/" in str(frame.get("file")) and not is_wrapper(frame):
-            inner.append(frame)
-    if inner:
-        return f"{function(inner[-1])} in {call}"
-    return call
+    return call_within(frames)
 
 
 def _waits_for(
@@ -796,6 +775,22 @@ def outside_common_path(
     conditions = []
     for n, side in enumerate(sides):
         conditions.append(_common_condition(side, sites[n] if n < len(sites) else ""))
+    programs = []
+    for side in sides:
+        programs.append(side[0].lines[0].data.program if side else [])
+    return side_outside(conditions, programs)
+
+
+Program = Sequence[Mapping[str, Any]]
+"""Lines of a stack, as `ncclkit.agent.monitor.program` tells them, innermost first."""
+
+
+def side_outside(conditions: Sequence[str], programs: Sequence[Program]) -> tuple[int, str] | None:
+    """The number of the one side that has left the common path, and how.
+
+    conditions: on the rank, under which each side came where it is; "" where there is none.
+    programs: the lines of each side's stack.
+    """
     # two ranks have no majority, so the one that left the common path is named
     odd = [number for number, condition in enumerate(conditions) if condition]
     if odd:
@@ -803,11 +798,11 @@ def outside_common_path(
             return odd[0], inside(conditions[odd[0]])
         return None
     left: dict[int, str] = {}
-    for number, one in enumerate(sides):
+    for number, one in enumerate(programs):
         loops = []
-        for other in sides:
-            if other and one and other is not one:
-                loops.append(_loop_left(one[0], other[0]))
+        for other in programs:
+            if other is not one:
+                loops.append(_loop_left(one, other))
         if any(loops):
             left[number] = next(filter(None, loops))
     return next(
@@ -845,10 +840,10 @@ def _condition_at(position: RankPosition, site: str) -> str:
     return ""
 
 
-def _loop_left(one: RankPosition, other: RankPosition) -> str:
-    """``train.py:40``, the loop that one rank has left and another has not."""
-    for mine in one.lines[0].data.program:
-        for theirs in other.lines[0].data.program:
+def _loop_left(one: Program, other: Program) -> str:
+    """``train.py:40``, the loop that one side has left and another has not."""
+    for mine in one:
+        for theirs in other:
             if mine.get("func") and (mine["file"], mine["func"]) == (
                 theirs["file"],
                 theirs.get("func"),

@@ -83,7 +83,12 @@ def _lock_not_granted(case: Case) -> Finding | None:
         return None
     # after a timeout the ranks are being stopped, which may hold the lock as well
     strength: Strength = "possible"
-    if _stacks_of(case, lines) or not case.of(C10dTimeout):
+    missing = set()
+    for gap in case.of(FlightMissing):
+        missing.update(gap.data.missing)
+    # a rank that waits for the others has given the lock up, and these never came
+    never_came = set(ranks_in(lines)) <= missing and ranks_in(lines)
+    if never_came or _stacks_of(case, lines) or not case.of(C10dTimeout):
         strength = "likely"
     return _finding(case, strength, "could not get the GIL", lines)
 

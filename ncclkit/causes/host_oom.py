@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from signal import SIGKILL
 
 from ncclkit.analysis.picks import (
     failed,
@@ -50,6 +51,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     ElasticExit,
+    ElasticStop,
     KernelOom,
     NcclDestroy,
     PythonException,
@@ -205,7 +207,14 @@ def _killed_processes(case: Case) -> list[Event]:
     for event in case.of(SlurmEvent):
         if event.path.rpartition("/")[0] not in own:
             foreign_lines.append(event)
-    ends = case.of(ElasticExit) + foreign_lines
+    # torchrun kills a rank that does not heed its SIGTERM
+    forced = set()
+    for stop in case.of(ElasticStop, signal=SIGKILL):
+        forced.add(stop.pid or stop.data.pid)
+    ends: list[Event] = foreign_lines
+    for end in case.of(ElasticExit):
+        if end.data.pid is None or end.data.pid not in forced:
+            ends.append(end)
     named = case.of(SystemFault, what="killed")
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 

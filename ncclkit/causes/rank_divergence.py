@@ -29,9 +29,11 @@ Read more
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
+from ncclkit.analysis.branches import departure, places_of_calls, who_left
 from ncclkit.analysis.calls import (
     UNDECIDED,
     are_unlike,
@@ -53,6 +55,7 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )
 from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
+from ncclkit.analysis.last_words import ended_unseen, sides_by_tracebacks
 from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.launches import (
     counts_in_words,
@@ -85,7 +88,6 @@ from ncclkit.analysis.rank_states import (
     sequence_of,
 )
 from ncclkit.analysis.waits import (
-    RankPosition,
     outside_common_path,
     places_now,
     positions_of_case,
@@ -101,6 +103,7 @@ from ncclkit.core.kinds import (
     FlightMismatch,
     FlightMissing,
     FlightP2p,
+    FlightStuck,
     GlooBarrier,
     GlooClosed,
     HorovodStalled,
@@ -146,6 +149,8 @@ def diagnose(case: Case) -> Finding:
         _watchdog_mismatch,
         _two_groups,
         _rank_left,
+        _rank_ended_unseen,
+        _different_lines,
         _ddp_mismatch,
         _stalled_tensors,
         _crossed_by_ras,
@@ -198,18 +203,26 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
         else:
             continue
         # with a majority it is known already who is the odd one
-        outside, how = ([], "") if right else _outside_common_path(case, event)
-        if not outside:
-            say += ("." if right else undecided) + said_if_completed(event)
+        if right:
+            say += f".{said_if_completed(event)}"
             return _finding(case, strength, say, [event], ranks_of(odd))
-        ranks = tuple(stand.rank for stand in outside)
-        say += (
-            f"; {name_ranks(ranks)} left the common path:"
-            f" {'it is' if len(ranks) == 1 else 'they are'} {how}."
-        )
-        say += f" All of them wait{waiting_time_of_case(case)}."
-        return _finding(case, strength, say, [event, *outside[0].lines], ranks)
+        left = who_left(case, event)
+        if left is None:
+            say += places_of_calls(event) + undecided + said_if_completed(event)
+            return _finding(case, strength, say, [event], ranks_of(odd))
+        say += f"; {_left_words(left.ranks, left.how)}"
+        if left.is_live:
+            say += f" All of them wait{waiting_time_of_case(case)}."
+        return _finding(case, strength, say, [event, *left.lines], left.ranks)
     return None
+
+
+def _left_words(ranks: tuple[int, ...], how: str) -> str:
+    """``rank 0 left the common path: it is inside `if rank == 0` at train.py:88.``"""
+    verb = "they are"
+    if len(ranks) == 1:
+        verb = "it is"
+    return f"{name_ranks(ranks)} left the common path: {verb} {how}."
 
 
 def _launched_more(case: Case) -> Finding | None:
@@ -334,28 +347,6 @@ def _few_ahead_by_ras(case: Case) -> Finding | None:
             ahead,
         )
     return None
-
-
-def _outside_common_path(case: Case, event: Event) -> tuple[list[RankPosition], str]:
-    """The ranks of a running job that left the common path alone, and how.
-
-    It is None where nothing shows it.
-    """
-    seen = positions_of_case(case)
-    groups = (event.data.majority, *event.data.odd)
-    held = []
-    for group in groups:
-        group_positions = []
-        for rank in ranks_of([group]):
-            if rank in seen:
-                group_positions.append(seen[rank])
-        held.append(group_positions)
-    found = None
-    if all(held):
-        found = outside_common_path(held, event.data.sites)
-    if found:
-        return held[found[0]], found[1]
-    return [], ""
 
 
 def _live_mismatch(case: Case, event: Event) -> Finding:
@@ -545,6 +536,71 @@ def _rank_left(case: Case) -> Finding | None:
         " calls."
     )
     return _finding(case, "likely", say, [*states.ended.values(), *in_order(left.values())], ranks)
+
+
+def _rank_ended_unseen(case: Case) -> Finding | None:
+    """A rank that left no dump, and that torchrun neither reports as failed nor had to stop.
+
+    torchrun says nothing of a process that ended with status 0.
+    """
+    unseen = ended_unseen(case)
+    states = rank_states(case)
+    left = set(states.waiting) or set(ranks_in(case.of(GlooClosed)))
+    if unseen is None or not left:
+        return None
+    # on hosts of one rank each it may run on another host, whose log is not here
+    strength: Strength = "possible"
+    if len(unseen.listed) > 1:
+        strength = "likely"
+    who = who_are([unseen.rank])
+    say = (
+        f"{who} left no dump, and torchrun neither reports it as failed nor had to stop"
+        f" it: it had ended with status 0 while {name_ranks(left)} still waited for it."
+    )
+    lines = [*unseen.lines, *in_order(states.waiting.values())]
+    return _finding(case, strength, say, lines, (unseen.rank,))
+
+
+ROOTED = re.compile(
+    r"(?:^|\.)(?:broadcast|reduce|gather|scatter)(?:_object)?(?:_list)?$"
+    r"|DistributedDataParallel\.__init__$"
+)
+"""Calls that most ranks may have behind them although one rank is still in it."""
+PAIRED = re.compile(r"(?:^|[._])i?(?:send|recv)|batch_isend_irecv")
+
+
+def _different_lines(case: Case) -> Finding | None:
+    """Every rank gave up in a collective of gloo, at different lines of the program."""
+    sides = sides_by_tracebacks(case)
+    if len(sides) < 2 or case.of(FlightStuck) or any(PAIRED.search(side.call) for side in sides):
+        return None
+    left = departure(case, [side.frames for side in sides])
+    places = []
+    for side in sides[:4]:
+        verb = "were"
+        if len(side.ranks) == 1:
+            verb = "was"
+        places.append(f"{name_ranks(side.ranks)} {verb} in {side.call} at {side.place}")
+    say = f"{start(' where '.join(places))}, and they waited for each other until the timeout"
+    lines = [side.lines[0] for side in sides[:4]]
+    few, most = sides[0], sides[-1]
+    if left is not None:
+        ranks = sides[left.side].ranks
+        say += f"; {_left_words(ranks, left.how)}"
+        return _finding(case, "likely", say, [*lines, *left.lines], ranks)
+    # what the network does not carry leaves ranks in two successive calls, too
+    if any(ROOTED.search(side.call) for side in sides):
+        return None
+    if len(few.ranks) < len(most.ranks):
+        odd: list[Event] = []
+        for side in sides[:-1]:
+            odd += side.lines
+        return _finding(case, "possible", f"{say}.", lines, ranks_in(odd))
+    # one call may be made at a line for each kind of rank
+    if len({side.call for side in sides}) == 1:
+        return _finding(case, "possible", f"{say}.", lines, ())
+    both = ranks_in([*few.lines, *most.lines])
+    return _finding(case, "possible", f"{say}. Neither side is the larger one.", lines, both)
 
 
 def _printed_mismatch(case: Case) -> Finding | None:

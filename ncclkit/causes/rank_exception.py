@@ -47,7 +47,7 @@ from ncclkit.analysis.picks import (
     who_are,
     who_of,
 )
-from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
+from ncclkit.analysis.rank_states import RankStates, crashes, exits, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
@@ -130,8 +130,12 @@ def _exit_without_traceback(case: Case) -> Finding | None:
             ended.append(event)
     if not ended or _is_explained(case):
         return None
+    ranks = _failed_by_themselves(case)
+    who = "A rank"
+    if ranks:
+        who = who_are(ranks)
     say = (
-        f"A rank{_on_host(ended[0])} ended with exit code {ended[0].data.exitcode} and its"
+        f"{who}{_on_host(ended[0])} ended with exit code {ended[0].data.exitcode} and its"
         " traceback is not in these files."
     )
     return found(
@@ -139,9 +143,25 @@ def _exit_without_traceback(case: Case) -> Finding | None:
         "possible",
         say,
         pick(ended, limit=1),
+        ranks=ranks,
         advice=(_record_traceback(case),),
         next=experiment(case),
     )
+
+
+def _failed_by_themselves(case: Case) -> tuple[int, ...]:
+    """The only rank that ended with an error, where the launcher ended all others.
+
+    Of several the first may be the victim of another.
+    """
+    failed = []
+    for end in exits(case):
+        if end.event.kind == "elastic.exit" and not end.by_launcher:
+            failed.append(end.rank)
+    ranks = tuple(sorted(set(failed)))
+    if len(ranks) == 1 and ranks[0] >= 0:
+        return ranks
+    return ()
 
 
 def _raised_error(case: Case) -> Finding | None:

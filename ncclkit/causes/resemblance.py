@@ -26,6 +26,7 @@ from sys import intern
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.trouble import is_of_job
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import ProgramLine
 from ncclkit.core.model import Event, Finding
 from ncclkit.evidence.logs import ANSWER_KIND
 from ncclkit.evidence.quotation import DOCUMENTS
@@ -274,9 +275,10 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     """
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
-    # a question resembles what it asks about, so answers are no lines of the job; what NCCL's
-    # diagnostics checked and found sound resembles the fault that they looked for
-    read = [event for event in case.events if event.kind not in (ANSWER_KIND, "nccl.diagnostic")]
+    # a question resembles what it asks about: neither answers nor programs are lines of the job;
+    # what NCCL's diagnostics found sound resembles the fault that they looked for
+    unlike = (ANSWER_KIND, ProgramLine.kind, "nccl.diagnostic")
+    read = [event for event in case.events if event.kind not in unlike]
     events = []
     for event in read:
         # in a long log chatter speaks for a healthy job, and hides what a few lines say

@@ -31,6 +31,7 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -48,6 +49,17 @@ from ncclkit.analysis.launches import (
     places_in_words,
     stands_still,
 )
+from ncclkit.analysis.last_words import (
+    awaited_keys,
+    call_in_tracebacks,
+    dumps_tell,
+    gaps_without_dump,
+    heeds_no_signal,
+    interrupted,
+    sides_by_tracebacks,
+    stood_last,
+    stops_of_rank,
+)
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -56,6 +68,7 @@ from ncclkit.analysis.picks import (
     on,
     otherwise,
     pick,
+    ranks_in,
     seconds,
     who_are,
 )
@@ -145,9 +158,19 @@ def _unseen_rank(case: Case) -> Finding | None:
     """Ranks wait, and nothing shows which one they wait for."""
     if not rank_states(case).waiting:
         return None
+    missing = "a Flight Recorder dump or a stack of every rank at the moment of the hang"
+    recorded_states: set[str] = set()
+    for stuck in case.of(FlightStuck):
+        recorded_states.update(stuck.data.states.values())
+    # torch records the start of a call on its GPU only where it is asked to
+    if recorded_states == {"scheduled"}:
+        missing = (
+            "dumps of a run with TORCH_NCCL_ENABLE_TIMING=1, which tell whose GPU has not begun the"
+            " collective"
+        )
     return unknown(
         ID,
-        "a Flight Recorder dump or a stack of every rank at the moment of the hang",
+        missing,
         next=experiment(case),
     )
 
@@ -384,6 +407,17 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     )
 
 
+def _stood_elsewhere(case: Case, states: RankStates) -> Suspicion | None:
+    """Ranks that a signal ended in their own code, while others had timed out waiting."""
+    lines: list[Event] = []
+    for rank, stood in interrupted(case).items():
+        if rank not in states.waiting and not in_collective(stood.frames):
+            lines.append(stood.line)
+    if not states.waiting or not lines or len(lines) > len(states.waiting):
+        return None
+    return "likely", ranks_in(lines), lines
+
+
 def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks where the collective was never enqueued, by their watchdog.
 
@@ -547,19 +581,36 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     # a file server, Python's lock or its workers may hold it up
     if strength == "proven" and (fed or not looked_into):
         strength = "likely"
+    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
+    last = f", last seen at {seen!r}," if seen else ""
+    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
+    who = f"{who_are(ranks)}{busy} {_how_late(strength, why)}"
+    said_of_others = _what_others_waited_in(case, states, suspicion)
+    say = f"{who} {said_of_others}{_counted_in_words(case, why)}{_how_it_ended(why)}"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
+        ranks=ranks,
+        advice=(*_look_there(why, ranks, where), *_advice(case, ranks, where)),
+        next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _what_others_waited_in(case: Case, states: RankStates, suspicion: Suspicion) -> str:
+    """``collective 4 (all_reduce); rank 0 timed out after 20 s waiting in it.``"""
+    _, ranks, why = suspicion
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
+    if call == "the collective":
+        call = call_in_tracebacks(case, states) or call
     timeout = None
     if first:
         timeout = timeout_of(first)
     limit = ""
     if timeout:
         limit = f" after {seconds(timeout)}"
-    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
-    last = f", last seen at {seen!r}," if seen else ""
-    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
-    verb = _how_late(strength, why)
-    who = f"{who_are(ranks)}{busy} {verb}"
     gaps = []
     for gap in why:
         if gap.kind in ("flight.missing", "flight.p2p"):
@@ -572,16 +623,18 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     others = name_ranks(waited) if waited else "the other ranks"
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
-    say = f"{who} {call}; {others} {waits} in it.{_counted_in_words(case, why)}"
-    return found(
-        ID,
-        strength,
-        say,
-        pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
-        ranks=ranks,
-        advice=(*_look_there(why, ranks, where), *_advice(case, ranks, where)),
-        next=None if strength == "proven" else experiment(case),
-    )
+    return f"{call}; {others} {waits} in it."
+
+
+def _how_it_ended(why: Sequence[Event]) -> str:
+    """`` It did not heed SIGTERM: …``: what the launcher saw of a rank that said nothing."""
+    more = ""
+    for event in why:
+        if isinstance(event.data, FlightMissing) and event.data.no_dump:
+            more = " It left no dump."
+    if heeds_no_signal(why):
+        more += " It did not heed SIGTERM: it was stopped, or held in native code."
+    return more
 
 
 def _look_there(
@@ -789,8 +842,9 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     seen = []
     for rank, stack in stacks(case).items():
         if rank in late:
-            seen.append(stack)
-    return next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
+            seen.append(stack.data.frames)
+    seen += stood_last(case, ranks)
+    return next((place(own_frame(frames, innermost_first=True)) for frames in seen), "")
 
 
 def last_progress(why: list[Event]) -> str:
@@ -835,7 +889,25 @@ def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
     """How these ranks stood where their stack says."""
     if stopped(case).keys() & set(ranks):
         return "stopped by a signal or a debugger (state T)"
+    for rank in ranks:
+        if rank in awaited_keys(case):
+            return f"waiting for the key {awaited_keys(case)[rank].key}, which no rank set,"
     return "busy"
+
+
+ADDRESS = re.compile(r"/(?:cpu|cuda)//\d+/(?P<rank>\d{1,6})$")
+"""A key of gloo's start: the address of a rank that had not come."""
+
+
+def _waits_for_key(case: Case, states: RankStates) -> Suspicion | None:
+    """Ranks that wait for a key of the store, while others wait for them in a collective."""
+    lines: list[Event] = []
+    for rank, wait in awaited_keys(case).items():
+        if rank not in states.waiting:
+            lines.append(wait.line)
+    if not states.waiting or not lines or len(lines) > len(states.waiting):
+        return None
+    return "likely", ranks_in(lines), lines
 
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -907,6 +979,33 @@ def _silent_ranks(case: Case, states: RankStates) -> Suspicion | None:
     return "likely", silent, events
 
 
+def _left_no_dump(case: Case, states: RankStates) -> Suspicion | None:
+    """The only rank without a dump, which lived until the launcher ended it.
+
+    A process that is stopped, or held in native code, writes none.
+    """
+    known = {*states.waiting, *states.dead, *states.ended}
+    for gap in gaps_without_dump(case):
+        absent = set(gap.data.no_dump)
+        if len(absent) != 1 or absent & known:
+            continue
+        rank = absent.pop()
+        stops = stops_of_rank(case, rank)
+        if stops:
+            return _sureness(stops), (rank,), [gap, *stops]
+    return None
+
+
+def _sureness(stops: list[Event]) -> Strength:
+    """How sure it is that a rank was late that the launcher had to end.
+
+    Whoever waits for others ends at SIGTERM, or has timed out by then.
+    """
+    if heeds_no_signal(stops):
+        return "likely"
+    return "possible"
+
+
 def _busy_with_data(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job.
 
@@ -958,6 +1057,10 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
         for event in absent:
             if isinstance(event.data, C10dUniqueId):
                 asked.append(event.data.from_rank)
+            elif isinstance(event.data, StoreWait):
+                address = ADDRESS.search(str(event.data.keys))
+                if address:
+                    asked.append(int(address["rank"]))
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
     # ranks in different calls, or in pairs, are other causes
@@ -966,11 +1069,22 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
         states.waiting
         and not states.ended
         and not lone
-        and not case.of("flight.")
+        # where all gave up, each at a line of its own, nobody was merely late
+        and len(sides_by_tracebacks(case)) < 2
+        and not dumps_tell(case)
         and not all_waiting(case, states)
     ):
-        return "possible", (), []
+        stops = _stops_of_silent(case, states)
+        return _sureness(stops), ranks_in(stops), stops
     return None
+
+
+def _stops_of_silent(case: Case, states: RankStates) -> list[Event]:
+    """How the launcher ended the only rank that said nothing, while all others timed out."""
+    silent = states.silent
+    if len(silent) != 1:
+        return []
+    return stops_of_rank(case, silent[0])
 
 
 def _group_of(event: Event) -> str | None:
@@ -997,6 +1111,8 @@ SIGNS_OF_CALLS = (
     _not_begun,
     _missing_at_barrier,
     _apart_by_stack,
+    _stood_elsewhere,
+    _waits_for_key,
     _behind_by_watchdog,
     _behind_by_ras,
     _launched_late,
@@ -1006,6 +1122,7 @@ WITNESSES = (
     _outlying_by_load,
     _never_begun,
     _silent_ranks,
+    _left_no_dump,
     _busy_with_data,
     _loop_under_way,
     _symptom_alone,

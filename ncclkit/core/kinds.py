@@ -1163,6 +1163,8 @@ class FlightMismatch(FlightFinding, frozen=True):
     """[{value, ranks}]"""
     sites: list[str] = []
     """the line of the program that made each side's call, empty where none is known"""
+    stacks: list[list[Frame]] = []
+    """the stack of each side's call, innermost first, empty where the dump does not keep it"""
     pairs: list[list[int]] = []
     """[from, to, sent, expected] of `splits`"""
     branch: str = ""
@@ -1630,6 +1632,22 @@ class NccltestsTable(Fields, frozen=True):
     """elements; None = unchecked"""
     average: float | None = None
     """busbw, GB/s"""
+
+
+class ProgramLine(Fields, frozen=True):
+    """A line of the job's program, read where it lies.
+
+    It is one that tracebacks or dumps name, and that still holds the call which the job made there.
+    Path and line of the event are its own, the text is the line.
+    """
+
+    kind = "program.line"
+    func: str = ""
+    """the function that it is in"""
+    conditions: list[str] = []
+    """on the rank, under which it is reached, innermost first"""
+    loops: list[list[int]] = []
+    """[first line, last line] of the loops around it, outermost first"""
 
 
 class Stack(Fields, frozen=True):

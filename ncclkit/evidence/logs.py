@@ -20,6 +20,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Measurement, NcclkitError
 from ncclkit.evidence import samples
 from ncclkit.evidence.files import UNREAD
+from ncclkit.evidence.programs import add_program_lines
 
 SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 """Where a path or a line of Slurm names its job."""
@@ -55,7 +56,7 @@ def read_logs(logs: str | Case, case_dir: str | Path = "", example: str = "") ->
         given = ["-"]
     else:
         given = _single_inputs(logs)
-    reading = pasted or evidence.read(given, starts_processes=True)
+    reading = add_program_lines(pasted or evidence.read(given, starts_processes=True))
     case, *others = fill_jobs(Case.open(case_dir) if case_dir else Case(), reading, given)
     case.about |= {
         "logs": "lines that were pasted" if pasted else case.about["logs"] if others else logs

@@ -1,7 +1,8 @@
 """What the program of a rank says of the lines in its stack.
 
-It tells calls, loops, and the conditions on the rank around them.  Only its source is read, as
-text: nothing of it is imported or run.
+It tells calls, loops, and the conditions on the rank around them, of a process that `snapshots`
+looks at and of a job that died (`ncclkit.evidence.programs`).  Only its source is read, as text:
+nothing of it is imported or run.
 """
 
 import ast
@@ -140,6 +141,24 @@ def targets(texts, path, line):
     return names
 
 
+def calls_in_function(source, line, func):
+    """The functions that are called in a line; None where the line is not in that function.
+
+    An object that is called has no name, and the module itself is ``<module>``.
+    """
+    around = [
+        node
+        for node in _nodes(source)
+        if isinstance(node, _SCOPES) and node.lineno <= line <= _end(node)
+    ]
+    names = [getattr(node, "name", "<lambda>") for node in around]
+    # a comprehension is a function of its own up to Python 3.11, which no statement names
+    is_inside = func in names or func.startswith("<") and (func != "<module>" or not names)
+    if not is_inside or line > source.count("\n") + 1:
+        return None
+    return _calls(_nodes(source)[:1], line)
+
+
 def conditions(source, line, called=()):
     """The conditions on the rank under which a line is reached, innermost first.
 
@@ -168,6 +187,10 @@ def branches(texts, path):
                 row = {"file": path, "first": alone[0], "last": alone[-1]}
                 found.append({**row, "condition": redact.text(text)[:120]})
     return found[:BRANCHES]
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+"""What runs under a name of its own in a stack."""
 
 
 def _guarded(nodes):
@@ -301,7 +324,7 @@ def _nodes(source):
     """All nodes of a program; none of what is no Python."""
     try:
         return list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 

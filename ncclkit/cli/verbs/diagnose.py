@@ -62,6 +62,11 @@ class DiagnoseVerb(Verb):
             help="run the experiments that decide, and the fix, on small jobs",
         )
         parser.add_argument(
+            "--source",
+            metavar="DIR",
+            help="the program, where it no longer lies at the paths that its tracebacks name",
+        )
+        parser.add_argument(
             "--html",
             metavar="FILE",
             help="also write all of it as one offline page, for the ticket",
@@ -98,7 +103,7 @@ class DiagnoseVerb(Verb):
         from ncclkit.evidence import logs
 
         page = _page_file(options)
-        reading = read_evidence(options.paths, options.readers)
+        reading = _with_program(options, read_evidence(options.paths, options.readers))
         if options.check:
             empty = _case_for_experiments(options)
         else:
@@ -121,6 +126,18 @@ class DiagnoseVerb(Verb):
             parts=_answer_parts(options, page, reading, jobs),
             data=lambda: _json_object(options, jobs),
         )
+
+
+def _with_program(options: argparse.Namespace, reading: Reading) -> Reading:
+    """The reading, with what the program says of the lines that it names."""
+    from ncclkit.evidence.programs import add_program_lines
+
+    if options.source is not None and not os.path.isdir(options.source):
+        raise NcclkitError(f"--source names a folder with the program; {options.source} is none.")
+    # a coding agent reads logs of strangers, by which no other file is opened unasked
+    if options.mark_log_text and options.source is None:
+        return reading
+    return add_program_lines(reading, options.source or "")
 
 
 def _page_file(options: argparse.Namespace) -> Path | None:

@@ -205,6 +205,7 @@ def _sides_of_mismatch(
     ]
     op = group.kind(ordered[0][0], held[ordered[0][0]]).op
     sites = [group.site(ranks[0], held[ranks[0]]) for ranks in ordered]
+    stacks = [group.stack(ranks[0], held[ranks[0]]) for ranks in ordered[:SHOWN]]
     data = {
         "seq": seq,
         "field": field,
@@ -212,6 +213,7 @@ def _sides_of_mismatch(
         "majority": shown[0],
         "odd": shown[1:],
         "sites": sites,
+        "stacks": stacks,
     }
     text = [f"{group.title}: collective {seq} differs in {field}"]
     text += [

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from ncclkit.core.kinds import Frame
 from ncclkit.evidence.flight.dumps import Calls, Dump, GroupKey, Kind
 from ncclkit.evidence.grammars.grammar import Data
 
@@ -61,6 +62,10 @@ class Group:
         It is empty where the dump does not record it.
         """
         return self.sources[rank].sites[self.calls[rank].sites[place]]
+
+    def stack(self, rank: int, place: int) -> list[Frame]:
+        """The whole stack of a call, innermost first; kept for the last calls only."""
+        return self.sources[rank].frames(self.calls[rank], place)
 
     def word(self, rank: int, place: int) -> str:
         """One call in a line."""

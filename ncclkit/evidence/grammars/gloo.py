@@ -72,6 +72,13 @@ RULES: tuple[Rule, ...] = (
         "Timed out waiting",
         r"Timed out waiting (?P<timeout_ms>\d+) ?ms for (?P<what>send|recv) operation",
     ),
+    # RuntimeError: Application timeout caused pair closure
+    # (of a call beside the one that timed out in this process: gloo closes what both use)
+    rule(
+        "gloo.timeout",
+        "Application timeout caused pair closure",
+        r"Application timeout caused pair closure",
+    ),
     # [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17323
     # pair.cc:537] Read error [127.0.0.1]:17323: Connection reset by peer
     rule(

@@ -28,6 +28,7 @@ TYPES = re.compile(
 TEXT = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting"
     r" \d+ ?ms for"
+    r"|Application timeout caused pair closure"
     r"|monitoredBarrier|Socket Timeout|(?:Read|Write) error .{0,80}Connection timed out"
     r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection"
     r" was likely closed"

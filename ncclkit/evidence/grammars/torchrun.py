@@ -69,7 +69,11 @@ def _root(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"signal": SIGNALS.get(data["signal"]), "_pid": data["pid"]}
+    said = data["signal"]
+    signal = SIGNALS.get(said)
+    if said.isdecimal() and len(said) < 3:
+        signal = int(said)
+    return data | {"signal": signal, "_pid": data["pid"]}
 
 
 def _death(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -118,11 +122,12 @@ TORCHRUN: tuple[Rule, ...] = (
         make=_stop,
     ),
     # Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL
+    # Unable to shutdown process 17455 via 15, forcefully exiting via 9     (Python 3.11 and later)
     rule(
         "elastic.stop",
         "forcefully exiting via",
         r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via"
-        r" (?:Signals\.)?SIG(?P<signal>\w+)",
+        r" (?:(?:Signals\.)?SIG)?(?P<signal>\w+)",
         make=_stop,
     ),
     # Received Signals.SIGTERM death signal, shutting down workers
