@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.monitor import attach as collect
-from ncclkit.agent.monitor import crowding
+from ncclkit.agent.monitor import crowding, snapshots
 from ncclkit.agent.monitor.family import dead_threads, main_frames, other_threads
 from ncclkit.agent.monitor.program import source_line
 from ncclkit.agent.monitor.waits_on import Waits
@@ -195,3 +195,31 @@ def test_on_a_full_host_readers_have_longer(monkeypatch: pytest.MonkeyPatch, loa
     assert options.limit == collect.TIMEOUT * times and AttachOptions(timeout=20.0).limit == 20.0
     monkeypatch.setattr(crowding.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert json.loads(options.words())["timeout"] == options.limit < options.deadline(1, 3.0)
+
+
+def reader(path: Path, script: str) -> str:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_where_pystack_fails_py_spy_reads_native_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("NCCLKIT_PYSTACK", reader(tmp_path / "pystack", "echo lost >&2; exit 1"))
+    monkeypatch.setenv("NCCLKIT_PY_SPY", reader(tmp_path / "py-spy", 'echo "Thread 1 $2"'))
+    assert snapshots.native_stack(0, os.getpid(), 30.0) == ("Thread 1 --native\n", "")
+    monkeypatch.setenv("NCCLKIT_PY_SPY", reader(tmp_path / "py-spy", "exit 1"))
+    assert snapshots.native_stack(0, os.getpid(), 30.0) == ("", "pystack on rank 0: lost")
+
+
+def test_a_stack_without_its_native_frames_is_said_to_be_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with program("import time; time.sleep(60)") as child:
+        taken = snapshots.Snapshots({0: child.pid})
+        until = time.monotonic() + 60
+        while len(taken.stationary()) == 0 and time.monotonic() < until:
+            taken.take(until)
+        for text, half in (("", True), ("whole", False)):
+            monkeypatch.setattr(snapshots, "native_stack", lambda *_, text=text: (text, ""))
+            taken.details.clear()
+            taken.finish(str(tmp_path), until)
+            assert taken.row(0, until)[0]["half"] is half

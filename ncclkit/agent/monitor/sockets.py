@@ -10,6 +10,7 @@ from ..run import processes
 
 LISTENS, SYN_SENT, ESTABLISHED = "0A", "02", "01"
 """States of a TCP socket in the kernel's numbers."""
+ANY_ADDRESS = ("0.0.0.0", "::")
 LARGEST_TABLE = 8 << 20
 TAKES_CONNECTIONS = 1 << 16
 """Flag of a Unix socket that listens."""
@@ -31,8 +32,12 @@ class TcpSocket(NamedTuple):
 
     def listens_at(self, host: str, port: str) -> bool:
         """Whether it takes connections to an address."""
-        covers = host_of(self.local) in ("0.0.0.0", "::", host)
-        return self.state == LISTENS and covers and port_of(self.local) == port
+        if self.state != LISTENS:
+            return False
+        if port_of(self.local) != port:
+            return False
+        own = host_of(self.local)
+        return own in ANY_ADDRESS or own == host
 
 
 def host_of(address: str) -> str:
@@ -52,16 +57,24 @@ def tcp_sockets(pid: int) -> list[TcpSocket]:
         text = processes.read_text("/proc/%d/net/%s" % (pid, name), LARGEST_TABLE)
         for line in text.splitlines()[1:]:
             words = line.split()
-            if len(words) > 9:
-                ends = (address_of_hex(words[1]), address_of_hex(words[2]))
-                found.append(TcpSocket(ends[0], ends[1], words[3], words[9]))
+            if len(words) < 10:
+                continue
+            local = address_of_hex(words[1])
+            remote = address_of_hex(words[2])
+            state = words[3]
+            inode = words[9]
+            found.append(TcpSocket(local, remote, state, inode))
     return found
 
 
 def own_tcp_sockets(pid: int) -> list[TcpSocket]:
     """The TCP sockets that a process holds itself."""
     targets = set(processes.targets_of_descriptors(pid))
-    return [one for one in tcp_sockets(pid) if one.target in targets]
+    found = []
+    for one in tcp_sockets(pid):
+        if one.target in targets:
+            found.append(one)
+    return found
 
 
 def address_of_hex(text: str) -> str:
@@ -91,8 +104,11 @@ def is_unix_pair(pid: int, inode: str) -> bool:
     text = processes.read_text("/proc/%d/net/unix" % pid, LARGEST_TABLE)
     for line in text.splitlines():
         words = line.split()
-        if len(words) > 6 and words[6] == inode:
-            return len(words) == 7 and not int(words[3], 16) & TAKES_CONNECTIONS
+        if len(words) < 7 or words[6] != inode:
+            continue
+        flags = int(words[3], 16)
+        has_name = len(words) > 7
+        return not has_name and not flags & TAKES_CONNECTIONS
     return False
 
 

@@ -68,6 +68,9 @@ MOST_PROCESSES = 4096
 COMMAND = 80
 """Characters of a command line that are shown."""
 TRACER = re.compile(r"^TracerPid:\s+(\d+)$", re.MULTILINE)
+LOCK_HELD = re.compile(r"(?P<number>\d+): \w+ +\w+ +\w+ (?P<pid>\d+) (?P<file>\S+)")
+LOCK_AWAITED = re.compile(r"(?P<number>\d+): -> \w+ +\w+ +\w+ (?P<pid>\d+) (?P<file>\S+)")
+"""Rows of ``/proc/locks``: a lock and its holder, and below it who waits for it."""
 HEXADECIMAL = re.compile("0x[0-9a-f]+")
 FIFO_OPEN = re.compile("wait_for_partner|fifo_open")
 """Functions of the kernel in which an open of a FIFO waits for its other end."""
@@ -75,6 +78,8 @@ FLAGS = re.compile(r"^flags:\s*([0-7]+)$", re.MULTILINE)
 WATCHED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 """A descriptor that an event loop watches."""
 MOST_WATCHED = 64
+POLLED = struct.Struct("=ii")
+"""A descriptor of a poll, and what is waited for."""
 PAGE = 4096
 
 
@@ -142,8 +147,11 @@ class Waits:
 
     def _living_children(self, pid):
         found = []
-        for one, parent in processes.parents().items():
-            if parent == pid and processes.is_alive(one):
+        table = processes.parents()
+        for one, parent in table.items():
+            if parent != pid:
+                continue
+            if processes.is_alive(one):
                 found.append(self.process_named(one))
         return found[:MOST_DESCRIPTORS]
 
@@ -151,13 +159,16 @@ class Waits:
         """[{path, holder}] of the locks of files that a process waits for, by ``/proc/locks``."""
         holders = {}  # type: dict[str, int]
         awaited = []
-        for line in processes.read_text("/proc/locks").splitlines():
-            row = line.split()
+        table = processes.read_text("/proc/locks")
+        for line in table.splitlines():
             # a row with an arrow waits for the lock of the same number
-            if len(row) >= 8 and row[1] == "->" and row[5] == str(pid):
-                awaited.append((row[0], row[6]))
-            elif len(row) >= 8 and row[1] != "->":
-                holders[row[0]] = whole_number(row[4]) or 0
+            waits = LOCK_AWAITED.match(line)
+            if waits and waits["pid"] == str(pid):
+                awaited.append(waits.group("number", "file"))
+            held = LOCK_HELD.match(line)
+            if held:
+                number = held["number"]
+                holders[number] = int(held["pid"])
         found = []
         for number, file in awaited:
             holder = holders.get(number, 0)
@@ -247,8 +258,11 @@ def traced_by(pid):
 
 def command_shown(pid):
     """The command line of a process, without secrets and cut."""
-    words = processes.read_text("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
-    text = " ".join(shlex.join(redact.words(words)).split())
+    text = processes.read_text("/proc/%d/cmdline" % pid)
+    words = text.rstrip("\0").split("\0")
+    text = shlex.join(redact.words(words))
+    # one line, whatever its words hold
+    text = " ".join(text.split())
     if len(text) <= COMMAND:
         return text
     return text[:COMMAND] + "…"
@@ -309,9 +323,11 @@ def _descriptors_of_call(pid, number, values):
         about = processes.read_text("/proc/%d/fdinfo/%d" % (pid, values[0]))
         return list(map(int, WATCHED.findall(about)))[:MOST_WATCHED]
     if number in POLL:
-        data = _memory_of(pid, values[0], 8 * min(values[1], MOST_DESCRIPTORS))
-        # each of them is a number of four bytes, and what is waited for
-        return [number for number, _ in struct.iter_unpack("=ii", data[: len(data) // 8 * 8])]
+        count = min(values[1], MOST_DESCRIPTORS)
+        data = _memory_of(pid, values[0], POLLED.size * count)
+        if len(data) < POLLED.size * count:
+            return []
+        return [number for number, _ in POLLED.iter_unpack(data)]
     if number in SELECT:
         return _descriptors_of_select(pid, values)
     return [values[0]]
@@ -322,10 +338,12 @@ def _descriptors_of_select(pid, values):
     size = -(-min(values[0], 1024) // 8)
     found = []
     for place in values[1:3]:
-        for at, byte in enumerate(_memory_of(pid, place, size)):
-            for bit in range(8):
-                if byte >> bit & 1:
-                    found.append(8 * at + bit)
+        data = _memory_of(pid, place, size)
+        # the lowest bit of the first byte stands for the first descriptor
+        bits = int.from_bytes(data, "little")
+        for number in range(bits.bit_length()):
+            if bits >> number & 1:
+                found.append(number)
     return found[:MOST_DESCRIPTORS]
 
 

@@ -517,11 +517,17 @@ def _completed_difference(group: Group) -> list[GroupFinding]:
     if difference is None:
         return []
     data, text, odd = difference
+    seq = data["seq"]
     for rank, calls in group.calls.items():
-        place = calls.at(data["seq"])
-        if place is not None and group.state(rank, place) != "completed":
+        place = calls.at(seq)
+        if place is None:
+            continue
+        state = group.state(rank, place)
+        if state != "completed":
             return []
-    return [GroupFinding("flight.mismatch", group, {**data, "completed": True}, text, odd)]
+    data["completed"] = True
+    finding = GroupFinding("flight.mismatch", group, data, text, odd)
+    return [finding]
 
 
 def _findings_of_group(group: Group) -> list[GroupFinding]:

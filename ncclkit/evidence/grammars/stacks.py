@@ -143,14 +143,19 @@ def _native_apart(frames: list[Frame]) -> Data:
 
     Without them a rank that waits for its GPU looks like one that computes.
     """
-    count = 0
-    while count < len(frames) and LIBRARY.search(frames[count]["file"]):
-        count += 1
+    native: list[str] = []
+    for one in frames:
+        if not LIBRARY.search(one["file"]):
+            break
+        native.append(f"{one['func'][:LIMIT]} ({one['file']})")
+    own = frames[len(native) :]
     # a stack of libraries alone is that of no Python program
-    if count == len(frames):
+    if not own:
         return {}
-    native = [f"{one['func'][:LIMIT]} ({one['file']})" for one in frames[:count]]
-    return {"native": native[:INNERMOST], "frames": frames[count:]}
+    return {
+        "native": native[:INNERMOST],
+        "frames": own,
+    }
 
 
 def _pystack_event(line: Line) -> Iterator[Event]:
