@@ -16,7 +16,7 @@ TAKES_CONNECTIONS = 1 << 16
 """Flag of a Unix socket that listens."""
 
 
-class TcpSocket(NamedTuple):
+class SocketRow(NamedTuple):
     """One row of the kernel's table."""
 
     local: str
@@ -50,7 +50,7 @@ def port_of(address: str) -> str:
     return address.rpartition(":")[2]
 
 
-def tcp_sockets(pid: int) -> list[TcpSocket]:
+def tcp_sockets(pid: int) -> list[SocketRow]:
     """All TCP sockets in the network of a process."""
     found = []
     for name in ("tcp", "tcp6"):
@@ -63,11 +63,11 @@ def tcp_sockets(pid: int) -> list[TcpSocket]:
             remote = address_of_hex(words[2])
             state = words[3]
             inode = words[9]
-            found.append(TcpSocket(local, remote, state, inode))
+            found.append(SocketRow(local, remote, state, inode))
     return found
 
 
-def own_tcp_sockets(pid: int) -> list[TcpSocket]:
+def own_tcp_sockets(pid: int) -> list[SocketRow]:
     """The TCP sockets that a process holds itself."""
     targets = set(processes.targets_of_descriptors(pid))
     found = []

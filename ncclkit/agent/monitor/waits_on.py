@@ -18,7 +18,7 @@ from ..digits import whole_number
 from ..run import processes
 from .sockets import (
     LISTENS,
-    TcpSocket,
+    SocketRow,
     host_of,
     is_unix_pair,
     network_of,
@@ -90,7 +90,7 @@ class Waits:
         """`job` are the numbers of all processes of the job."""
         self.job = set(job)
         self._ends = {}  # type: dict[str, list[int]]
-        self._sockets: dict[str, list[TcpSocket]] = {}
+        self._sockets: dict[str, list[SocketRow]] = {}
 
     def wait_of(self, pid):
         """{what the main thread of a process waits for: …}; {} where nothing shows it.
