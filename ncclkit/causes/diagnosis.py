@@ -9,6 +9,7 @@ from typing import Any
 from ncclkit.analysis.outcome import Outcome
 from ncclkit.analysis.trouble import Trouble
 from ncclkit.causes import resemblance
+from ncclkit.causes.decision import Decision
 from ncclkit.causes.differential import Differential
 from ncclkit.causes.order import STRENGTHS
 from ncclkit.core.model import SCHEMA, Advice, Event, Finding, cite
@@ -68,6 +69,8 @@ class Diagnosis:
 
     They are kept where no cause is more than possible and the job was not seen to go well.
     """
+    decision: Decision = Decision("wait_and_see", "the job was not judged")
+    """Whether the job is started again as it is."""
 
     @property
     def verdict(self) -> str:
@@ -218,6 +221,7 @@ class Diagnosis:
             "schema": SCHEMA,
             "verdict": self.verdict,
             **measured,
+            "action": self.decision.to_dict(),
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
