@@ -221,7 +221,6 @@ class Diagnosis:
             "schema": SCHEMA,
             "verdict": self.verdict,
             **measured,
-            "action": self.decision.to_dict(),
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
@@ -231,6 +230,7 @@ class Diagnosis:
             ],
             "errors": [cite(error) for error in self.errors],
             "risks": [_row(risk) for risk in self.risks],
+            "action": self.decision.to_dict(),
         }
 
     def text(self) -> str:

@@ -37,6 +37,8 @@ FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=")
 JOB_ID = re.compile(r"[1-9][0-9]{0,19}")
 """An id of a job; ``scontrol show job 0`` would show all jobs."""
 NUMBER = re.compile(r"[0-9]{1,9}")
+UNKNOWN_ID = "invalid job id"
+"""What Slurm says of a job that it does not know."""
 ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)
 """A node's name, or its address: nothing that a command would take for an option."""
 UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -115,7 +115,8 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
 async def nodes_of(job: int) -> int:
     """How many nodes a Slurm job runs on.
 
-    It is 0 where Slurm is not here, or does not know the job as running.
+    It is 0 where Slurm is not here, or does not know the job.  Raises NcclkitError, which says why,
+    where it does not answer, and where the job does not run.
     """
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
@@ -123,13 +124,27 @@ async def nodes_of(job: int) -> int:
     try:
         ask = ("scontrol", "-o", "--", "show", "job", number)
         output = await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)
-    except NcclkitError:
-        return 0
+    except NcclkitError as error:
+        if scheduler.UNKNOWN_ID in str(error).lower():
+            return 0
+        why = str(error).rstrip(".")
+        raise NcclkitError(
+            f"Slurm did not say where job {number} runs ({why}); ask again, or go to one of its"
+            " nodes."
+        ) from error
     shown = scheduler.fields(output.partition("\n")[0])
-    running = shown.get("JobState") == "RUNNING"
-    if running:
-        return scheduler.number_in(shown.get("NumNodes", ""))
-    return 0
+    state = shown.get("JobState", "")
+    if not state:
+        answer = repr(output.strip()[:100])
+        raise NcclkitError(
+            f"Slurm did not say where job {number} runs (scontrol answered {answer}); ask again, or"
+            " go to one of its nodes."
+        )
+    if state != "RUNNING":
+        raise NcclkitError(
+            f"Slurm says of job {number} {state[:40]}, so none of its ranks is at work."
+        )
+    return scheduler.number_in(shown.get("NumNodes", ""))
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
