@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class JobAttempt:
     """One attempt that failed."""
 
     cause: str
@@ -37,7 +37,7 @@ class Attempt:
     """What was read, as a short sum: the same logs are one attempt, however often asked about."""
 
 
-def read_attempts(file: Path) -> tuple[list[Attempt], int]:
+def read_attempts(file: Path) -> tuple[list[JobAttempt], int]:
     """The attempts that a file keeps, oldest first, and how many lines are none.
 
     A file that is not there holds none.  Raises NcclkitError where it cannot be read.
@@ -62,14 +62,14 @@ def read_attempts(file: Path) -> tuple[list[Attempt], int]:
     strange = 0
     for line in lines:
         try:
-            attempts.append(msgspec.json.decode(line, type=Attempt))
+            attempts.append(msgspec.json.decode(line, type=JobAttempt))
         except (msgspec.DecodeError, UnicodeDecodeError):
             # a job that was killed may have written half a line
             strange += 1
     return attempts, strange
 
 
-def keep_attempt(file: Path, attempt: Attempt) -> None:
+def keep_attempt(file: Path, attempt: JobAttempt) -> None:
     """Add an attempt to a history; raises NcclkitError where it cannot be written."""
     line = json.dumps(asdict(attempt)) + "\n"
     try:
@@ -80,7 +80,7 @@ def keep_attempt(file: Path, attempt: Attempt) -> None:
         raise NcclkitError(f"The history {file} cannot be written: {why}.") from error
 
 
-def attempts_without_progress(attempts: Sequence[Attempt], step: int | None) -> list[Attempt]:
+def attempts_without_progress(attempts: Sequence[JobAttempt], step: int | None) -> list[JobAttempt]:
     """The latest attempts since which no step was won, newest first.
 
     `step` is how far the present one came.  Where a step is unknown nothing shows progress.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ncclkit.causes.attempts import Attempt, attempts_without_progress
+from ncclkit.causes.attempts import JobAttempt, attempts_without_progress
 from ncclkit.causes.decision import Action, Decision
 from ncclkit.causes.network_loss import WITHOUT_MESH
 from ncclkit.causes.order import STRENGTHS
@@ -39,7 +39,7 @@ OF_SERVICES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RestartRule:
     """What one cause means for a restart."""
 
     action: Action
@@ -49,16 +49,16 @@ class Rule:
     """Hosts that the finding must blame for these to be left out of the next start; 0: never."""
 
 
-def _program(why: str) -> Rule:
-    return Rule("fix_program", why)
+def _program(why: str) -> RestartRule:
+    return RestartRule("fix_program", why)
 
 
-def _setup(why: str) -> Rule:
-    return Rule("fix_setup", why)
+def _setup(why: str) -> RestartRule:
+    return RestartRule("fix_setup", why)
 
 
-def _elsewhere(why: str, least_hosts: int = 1) -> Rule:
-    return Rule("restart", why, least_hosts)
+def _elsewhere(why: str, least_hosts: int = 1) -> RestartRule:
+    return RestartRule("restart", why, least_hosts)
 
 
 SAME_CALLS = "the program makes the same calls again"
@@ -69,7 +69,7 @@ ENDS = 2
 """Hosts at the ends of a path: of one alone nobody knows that it is the one that fails."""
 SLOWS = "it slows a job and ends none, so a restart gains nothing"
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, RestartRule] = {
     "bad_env_value": _setup(SAME_SETTING),
     "clock_skew": _setup(SAME_HOSTS),
     "concurrent_comms": _program(SAME_CALLS),
@@ -104,7 +104,7 @@ RULES: Mapping[str, Rule] = {
     "port_in_use": _setup("the port has to be free first, or another one"),
     "rank_divergence": _program(SAME_CALLS),
     "rank_exception": _program("the program meets the same error again"),
-    "rank_killed": Rule("restart", "the program is not to blame for a signal from outside"),
+    "rank_killed": RestartRule("restart", "the program is not to blame for a signal from outside"),
     "send_recv_mismatch": _program(SAME_CALLS),
     "shape_mismatch": _program(SAME_CALLS),
     "shm_too_small": _setup("/dev/shm is as small at the next start"),
@@ -127,7 +127,7 @@ NOTHING_TO_DECIDE = {
 """Verdict → why there is nothing to restart."""
 
 
-def decide(found: Diagnosis, case: Case, earlier: Sequence[Attempt] = ()) -> Decision:
+def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> Decision:
     """Whether the judged job is started again as it is.
 
     `earlier` are its attempts before this one, oldest first.
@@ -148,27 +148,29 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[Attempt] = ()) -> Dec
         both = f"{first.cause} and {rival.cause} are both {rival.strength}"
         return Decision("wait_and_see", f"{both}, and the second one would come again")
     now = attempt_of(found, case)
-    if rule.least_hosts and not now.blamed:
+    # a scheduler drains a node for a reason, which its other nodes do not have
+    drained = [event.host for event in case.of(SlurmEvent, what="node_drained")]
+    if rule.least_hosts and not now.blamed and not drained:
         decided = replace(decided, reason=f"{decided.reason}; no line names the host to leave out")
-    return _by_history(decided, now, earlier)
+    return _by_history(decided, now, earlier, drained)
 
 
-def attempt_of(found: Diagnosis, case: Case) -> Attempt:
+def attempt_of(found: Diagnosis, case: Case) -> JobAttempt:
     """What a history keeps of this attempt, but for its decision."""
     first = next(iter(found.findings), None)
     if first is None or STRENGTHS[first.strength] < FIRM:
-        return Attempt("", step=_last_step(case))
+        return JobAttempt("", step=_last_step(case))
     rule = _rule_of(first, case)
     blamed = _blamed_hosts(first, case)
     # of one end of a path nobody knows that it is the one that fails
     if not rule.least_hosts or len(blamed) < rule.least_hosts:
         blamed = ()
-    return Attempt(first.cause, blamed, step=_last_step(case))
+    return JobAttempt(first.cause, blamed, step=_last_step(case))
 
 
-def _rule_of(finding: Finding, case: Case) -> Rule:
+def _rule_of(finding: Finding, case: Case) -> RestartRule:
     """The rule of a cause, or of the special case of it that this finding is."""
-    special: Mapping[str, Callable[[Finding, Case], Rule | None]] = {
+    special: Mapping[str, Callable[[Finding, Case], RestartRule | None]] = {
         "rank_killed": _rule_of_killed,
         "network_loss": _rule_of_network,
         "rank_exception": _rule_of_exception,
@@ -180,7 +182,7 @@ def _rule_of(finding: Finding, case: Case) -> Rule:
     return rule or RULES[finding.cause]
 
 
-def _rule_of_killed(finding: Finding, case: Case) -> Rule | None:
+def _rule_of_killed(finding: Finding, case: Case) -> RestartRule | None:
     """Who ended the ranks says whether they may start again."""
     lines = _events(finding)
     by_scheduler = [event for event in lines if isinstance(event.data, SlurmEvent)]
@@ -188,34 +190,34 @@ def _rule_of_killed(finding: Finding, case: Case) -> Rule | None:
     if "node_fail" in ends:
         return _elsewhere("the scheduler lost a node")
     if any(PREEMPTED.search(event.text) for event in by_scheduler):
-        return Rule("restart", "the scheduler took its nodes for another job")
+        return RestartRule("restart", "the scheduler took its nodes for another job")
     if "time_limit" in ends and case.of(StepProgress):
-        return Rule("restart", "the job was at work until the scheduler's time limit")
+        return RestartRule("restart", "the job was at work until the scheduler's time limit")
     if "time_limit" in ends:
-        return Rule("wait_and_see", "no step is seen before the scheduler's time limit")
+        return RestartRule("wait_and_see", "no step is seen before the scheduler's time limit")
     if "cancelled" in ends:
-        return Rule("wait_and_see", "whoever cancelled the job decides that")
+        return RestartRule("wait_and_see", "whoever cancelled the job decides that")
     if DETACH in finding.advice:
         return _setup("the next terminal that is closed ends it again")
     # a launcher gets SIGTERM from an impatient user as well as from a node that is drained
     if any(isinstance(event.data, PythonException) for event in lines):
-        return Rule("wait_and_see", "nothing says who stopped the launcher")
+        return RestartRule("wait_and_see", "nothing says who stopped the launcher")
     return None
 
 
-def _rule_of_network(finding: Finding, case: Case) -> Rule | None:
+def _rule_of_network(finding: Finding, case: Case) -> RestartRule | None:
     """A proxy between the ranks is a setting, not a link that fails."""
     if WITHOUT_MESH in finding.advice:
         return _setup(SAME_SETTING)
     return None
 
 
-def _rule_of_exception(finding: Finding, case: Case) -> Rule | None:
+def _rule_of_exception(finding: Finding, case: Case) -> RestartRule | None:
     """A service outside the job may answer again; whether, no log says."""
     for event in _events(finding):
         data = event.data
         if isinstance(data, PythonException) and _short_type(data) in OF_SERVICES:
-            return Rule("wait_and_see", "a service outside the job may answer again or not")
+            return RestartRule("wait_and_see", "a service outside the job may answer again or not")
     return None
 
 
@@ -254,7 +256,9 @@ def _last_step(case: Case) -> int | None:
     return max(steps, default=None)
 
 
-def _by_history(decided: Decision, now: Attempt, earlier: Sequence[Attempt]) -> Decision:
+def _by_history(
+    decided: Decision, now: JobAttempt, earlier: Sequence[JobAttempt], drained: Iterable[str]
+) -> Decision:
     """The decision to restart, in the light of earlier attempts.
 
     Where the same root came back on other hosts, or attempts win no step, a person decides.
@@ -273,7 +277,7 @@ def _by_history(decided: Decision, now: Attempt, earlier: Sequence[Attempt]) -> 
     before: set[str] = set()
     for attempt in earlier:
         before.update(attempt.exclude)
-    exclude = tuple(sorted({*before, *now.blamed}))
+    exclude = tuple(sorted({*before, *now.blamed, *drained}))
     reason = decided.reason
     last = next(reversed(earlier), None)
     if last is not None and last not in stuck:

@@ -30,6 +30,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.core.text import plural, split_words
+from ncclkit.evidence.sources import slurm_end
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.base import OnRecord
@@ -610,10 +611,22 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
         if time.monotonic() > until:
             break
         await asyncio.sleep(0.2)
+    # whom Slurm ended could not ask about it any more
+    if now.state in ENDS:
+        await asyncio.to_thread(_keep_end_in_runs, case, job)
     case.reload()
     if job.status is None:
         return now
     return replace(now, status=job.status)
+
+
+def _keep_end_in_runs(case: Case, job: BatchJob) -> None:
+    """Keep how Slurm ended a job beside the logs of its runs, which may not say it."""
+    for folder in case.runs():
+        plan = plan_of(folder)
+        is_own = plan is not None and plan.get("job") == job.id
+        if is_own and not (folder / slurm_end.FILE).exists():
+            slurm.keep_end(folder, job.id)
 
 
 class _Tail:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.causes import catalogue
-from ncclkit.causes.attempts import MOST_BYTES, Attempt, attempts_without_progress, keep_attempt, read_attempts
+from ncclkit.causes.attempts import MOST_BYTES, JobAttempt, attempts_without_progress, keep_attempt, read_attempts
 from ncclkit.causes.decision import ACTION_WORDS, EXIT_STATUS, Decision
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.restart_or_stop import MOST_ATTEMPTS, NOTHING_TO_DECIDE, RULES, decide
@@ -123,7 +123,7 @@ def test_a_service_that_does_not_answer_is_no_fault_of_the_program() -> None:
 
 # ---------------------------------------------------------------- history
 
-def lost_link(*earlier: Attempt, step: int = 40) -> Decision:
+def lost_link(*earlier: JobAttempt, step: int = 40) -> Decision:
     """The decision on a job whose node-a lost an InfiniBand link at this step, after these attempts."""
     found, _, case = judged(next(folder for folder in FOLDERS if name(folder) == "ib_link_error/found-mid-run"))
     text = read_text(f"[rank0]: step {step}/100\n")
@@ -134,8 +134,8 @@ def lost_link(*earlier: Attempt, step: int = 40) -> Decision:
     return decided
 
 
-def before(*blamed: str, step: int | None = 40, cause: str = "ib_link_error") -> Attempt:
-    return Attempt(cause, blamed, blamed, step, "restart")
+def before(*blamed: str, step: int | None = 40, cause: str = "ib_link_error") -> JobAttempt:
+    return JobAttempt(cause, blamed, blamed, step, "restart")
 
 
 def test_what_was_left_out_once_stays_out() -> None:
@@ -162,7 +162,7 @@ def test_attempts_that_win_no_step_come_to_an_end() -> None:
 
 
 def test_progress_needs_two_known_steps() -> None:
-    unknown, ten = Attempt("", step=None), Attempt("", step=10)
+    unknown, ten = JobAttempt("", step=None), JobAttempt("", step=10)
     assert attempts_without_progress([ten, unknown], None) == [unknown, ten]
     assert attempts_without_progress([ten, unknown], 11) == [unknown]
     assert attempts_without_progress([ten], 10) == [ten]

@@ -20,7 +20,7 @@ from ncclkit.cli.runner import Aside, Part, Verb, VerbAnswer, print_note
 from ncclkit.core.model import SCHEMA, NcclkitError
 
 if TYPE_CHECKING:
-    from ncclkit.causes.attempts import Attempt
+    from ncclkit.causes.attempts import JobAttempt
     from ncclkit.causes.decision import Decision
     from ncclkit.causes.diagnosis import Diagnosis
 
@@ -36,7 +36,7 @@ class _Answer:
 
     decision: Decision
     found: Diagnosis
-    earlier: Sequence[Attempt]
+    earlier: Sequence[JobAttempt]
 
 
 class DecideVerb(Verb):
@@ -81,7 +81,7 @@ class DecideVerb(Verb):
         from ncclkit.causes.attempts import read_attempts
         from ncclkit.causes.decision import EXIT_STATUS
 
-        earlier: list[Attempt] = []
+        earlier: list[JobAttempt] = []
         history = None
         if options.history:
             history = Path(options.history).expanduser()
@@ -96,7 +96,7 @@ class DecideVerb(Verb):
         )
 
 
-def _decided(paths: Sequence[str], history: Path | None, earlier: list[Attempt]) -> _Answer:
+def _decided(paths: Sequence[str], history: Path | None, earlier: list[JobAttempt]) -> _Answer:
     """The decision on what lies in these paths, which the history then keeps."""
     from ncclkit.analysis.once import last_run_of
     from ncclkit.causes.attempts import keep_attempt

@@ -20,9 +20,11 @@ from typing import Any
 
 from ncclkit.agent import wire
 from ncclkit.agent.facts.machine import Machine, Unread
+from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import host_list, split_words
+from ncclkit.evidence.sources import slurm_end
 from ncclkit.live import scheduler
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.base import Launcher, OnRecord, Record, checked_program
@@ -222,7 +224,23 @@ async def run_on_nodes(
     for problem in await asyncio.to_thread(pack.unpack, folder):
         on_record({"kind": "problem", "say": problem})
     await asyncio.to_thread(_absent, folder, records, hosts)
+    if not any(record["kind"] == "end" and record["reason"] == "done" for record in records):
+        number = os.environ.get("SLURM_JOB_ID", "")
+        await asyncio.to_thread(keep_end, folder, number, on_record, True)
     return records
+
+
+def keep_end(
+    folder: Path, number: str, on_record: OnRecord = lambda record: None, run_failed: bool = False
+) -> None:
+    """Ask Slurm how a job ended, or lost its nodes, and keep that beside the logs of a run."""
+    if not scheduler.JOB_ID.fullmatch(number):
+        return
+    end = slurm_end.end_of_job(number, scheduler.ask_slurm, run_failed)
+    if end.problem:
+        on_record({"kind": "problem", "say": end.problem})
+    if end.lines:
+        storage.write(folder / slurm_end.FILE, "\n".join([*end.lines, ""]))
 
 
 @dataclass
