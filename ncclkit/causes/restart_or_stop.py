@@ -29,6 +29,8 @@ FIRM = STRENGTHS["likely"]
 """How firm a finding must be to decide anything."""
 MOST_ATTEMPTS = 3
 """Failed attempts without a step between them, after which nobody restarts unasked."""
+KILLED_ONCE = 1
+"""The same where nobody knows who killed a rank: it may kill itself, by its memory."""
 PREEMPTED = re.compile(r"preempt|nterruption notice", re.IGNORECASE)
 """How schedulers and clouds say that they took the nodes back."""
 OF_SERVICES = (
@@ -47,6 +49,8 @@ class RestartRule:
     """One clause, which stands behind the cause."""
     least_hosts: int = 0
     """Hosts that the finding must blame for these to be left out of the next start; 0: never."""
+    most_attempts: int = MOST_ATTEMPTS
+    """Failed attempts without a step between them, after which a person decides."""
 
 
 def _program(why: str) -> RestartRule:
@@ -104,7 +108,11 @@ RULES: Mapping[str, RestartRule] = {
     "port_in_use": _setup("the port has to be free first, or another one"),
     "rank_divergence": _program(SAME_CALLS),
     "rank_exception": _program("the program meets the same error again"),
-    "rank_killed": RestartRule("restart", "the program is not to blame for a signal from outside"),
+    "rank_killed": RestartRule(
+        "restart",
+        "the program is not to blame for a signal from outside",
+        most_attempts=KILLED_ONCE,
+    ),
     "send_recv_mismatch": _program(SAME_CALLS),
     "shape_mismatch": _program(SAME_CALLS),
     "shm_too_small": _setup("/dev/shm is as small at the next start"),
@@ -152,7 +160,7 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> 
     drained = [event.host for event in case.of(SlurmEvent, what="node_drained")]
     if rule.least_hosts and not now.blamed and not drained:
         decided = replace(decided, reason=f"{decided.reason}; no line names the host to leave out")
-    return _by_history(decided, now, earlier, drained)
+    return _by_history(decided, rule, now, earlier, drained)
 
 
 def attempt_of(found: Diagnosis, case: Case) -> JobAttempt:
@@ -257,7 +265,11 @@ def _last_step(case: Case) -> int | None:
 
 
 def _by_history(
-    decided: Decision, now: JobAttempt, earlier: Sequence[JobAttempt], drained: Iterable[str]
+    decided: Decision,
+    rule: RestartRule,
+    now: JobAttempt,
+    earlier: Sequence[JobAttempt],
+    drained: Iterable[str],
 ) -> Decision:
     """The decision to restart, in the light of earlier attempts.
 
@@ -270,7 +282,7 @@ def _by_history(
             return Decision(
                 "wait_and_see", f"{now.cause} came {places}, and no step was won between"
             )
-    if len(stuck) >= MOST_ATTEMPTS:
+    if len(stuck) >= rule.most_attempts:
         tried = plural(len(stuck), "attempt")
         return Decision("wait_and_see", f"{tried} before this one won no step; {decided.reason}")
     # what was left out once stays out: nobody has repaired it meanwhile, as far as we know

@@ -261,6 +261,18 @@ def test_a_list_of_nodes_is_no_option() -> None:
     assert [words[0] for words in asked] == ["scontrol"], "what is no list of nodes is no word of a command"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "host"), [("n7", " FailedNode=n7"), ("n[7-8]", ""), ("n7,n8", ""), ("(null)", ""), ("$(id)", "")]
+)
+def test_of_a_job_on_one_node_that_is_back_already_it_is_that_node(nodes: str, host: str) -> None:
+    def ask(*words: str) -> str:
+        shown = f"JobId=7 JobState=NODE_FAIL Reason=NodeDown NodeList={nodes}"
+        return shown if "job" in words else "NodeName=n7 State=IDLE Reason=none"
+
+    (line,) = end_of_job("7", ask).lines
+    assert line == f"JobId=7 JobState=NODE_FAIL{host} Reason=NodeDown NodeList={nodes}"
+
+
 def test_after_the_first_silence_nothing_more_is_asked() -> None:
     asked: list[str] = []
 

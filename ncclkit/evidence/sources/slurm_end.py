@@ -23,9 +23,13 @@ FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=")
 """How one field of ``scontrol -o`` begins; it ends where the next one begins."""
 NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]{0,4000}")
 """A list of nodes as Slurm writes it: it becomes a word of a command."""
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
+"""One node."""
 STATE = re.compile(r"[A-Z][A-Z_]{1,30}")
 NODE_STATE = re.compile(r"[A-Z][A-Z_]{1,30}(?:\+[A-Z_]{1,30}){0,12}[*~#!%$@^-]{0,3}")
 WENT_WELL = "COMPLETED"
+LOST = ("NODE_FAIL", "BOOT_FAIL")
+"""States of a job that ended with a node of it."""
 AT_WORK = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT")
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 BAD = ("DOWN", "FAIL", "NOT_RESPONDING")
@@ -93,6 +97,9 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
     lines = []
     if state not in AT_WORK:
         kept = [f"JobId={job}", f"JobState={state}"]
+        # of a single node nobody has to say which one failed, and it may be back by now
+        if state in LOST and NODE.fullmatch(nodes):
+            known = {"FailedNode": nodes, **known}
         for name in ("FailedNode", "Reason", "ExitCode", "StartTime", "EndTime", "NodeList"):
             if known.get(name):
                 kept.append(f"{name}={known[name]}")
