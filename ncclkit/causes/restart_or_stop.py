@@ -53,18 +53,6 @@ class RestartRule:
     """Failed attempts without a step between them, after which a person decides."""
 
 
-def _program(why: str) -> RestartRule:
-    return RestartRule("fix_program", why)
-
-
-def _setup(why: str) -> RestartRule:
-    return RestartRule("fix_setup", why)
-
-
-def _elsewhere(why: str, least_hosts: int = 1) -> RestartRule:
-    return RestartRule("restart", why, least_hosts)
-
-
 SAME_CALLS = "the program makes the same calls again"
 SAME_SETTING = "the setting is the same at the next start"
 SAME_HOSTS = "the hosts are set up in the same way at the next start"
@@ -74,56 +62,195 @@ ENDS = 2
 SLOWS = "it slows a job and ends none, so a restart gains nothing"
 
 RULES: Mapping[str, RestartRule] = {
-    "bad_env_value": _setup(SAME_SETTING),
-    "clock_skew": _setup(SAME_HOSTS),
-    "concurrent_comms": _program(SAME_CALLS),
-    "cpu_binding": _setup(SLOWS),
-    "cpu_contention": _setup("as many processes share the same cores at the next start"),
-    "cuda_error": _program("the kernel of the program fails again on the same data"),
-    "cumem_container": _setup(SAME_SETTING),
-    "disk_or_io": _setup("the next start reads from and writes to the same storage"),
-    "driver_too_old": _setup(SAME_HOSTS),
-    "duplicate_gpu": _program("the ranks choose the same GPUs again"),
-    "fd_limit": _setup("the limit is the same at the next start"),
-    "fork_or_init_order": _program(SAME_CALLS),
-    "framework_bug": _setup(SAME_LIBRARY),
-    "gil_hold": _program("the rank enters the same native code again"),
-    "gpu_clock_limit": _setup(SLOWS),
-    "gpu_hardware_error": _elsewhere("the program is not to blame for a broken GPU"),
-    "gpu_oom": _program("the program needs the same GPU memory again"),
-    "gpu_shared": _setup("the other process has to leave the GPU first"),
-    "host_oom": _setup("the ranks need the same memory again"),
-    "hostname_resolution": _setup(SAME_HOSTS),
-    "ib_config": _setup(SAME_SETTING),
-    "ib_link_error": _elsewhere("the program is not to blame for a link that fails"),
-    "ib_not_used": _setup(SLOWS),
-    "ifname_not_found": _setup(SAME_SETTING),
-    "memlock_limit": _setup("the limit is the same at the next start"),
-    "nccl_bug": _setup(SAME_LIBRARY),
-    "net_limit": _setup(SAME_HOSTS),
-    "net_plugin": _setup(SAME_LIBRARY),
-    "network_loss": _elsewhere("the program is not to blame for a network path that fails", ENDS),
-    "nvswitch_fabric": _elsewhere("the program is not to blame for an NVSwitch fabric"),
-    "p2p_broken": _setup(SAME_HOSTS),
-    "port_in_use": _setup("the port has to be free first, or another one"),
-    "rank_divergence": _program(SAME_CALLS),
-    "rank_exception": _program("the program meets the same error again"),
+    "bad_env_value": RestartRule(
+        "fix_setup",
+        SAME_SETTING,
+    ),
+    "clock_skew": RestartRule(
+        "fix_setup",
+        SAME_HOSTS,
+    ),
+    "concurrent_comms": RestartRule(
+        "fix_program",
+        SAME_CALLS,
+    ),
+    "cpu_binding": RestartRule(
+        "fix_setup",
+        SLOWS,
+    ),
+    "cpu_contention": RestartRule(
+        "fix_setup",
+        "as many processes share the same cores at the next start",
+    ),
+    "cuda_error": RestartRule(
+        "fix_program",
+        "the kernel of the program fails again on the same data",
+    ),
+    "cumem_container": RestartRule(
+        "fix_setup",
+        SAME_SETTING,
+    ),
+    "disk_or_io": RestartRule(
+        "fix_setup",
+        "the next start reads from and writes to the same storage",
+    ),
+    "driver_too_old": RestartRule(
+        "fix_setup",
+        SAME_HOSTS,
+    ),
+    "duplicate_gpu": RestartRule(
+        "fix_program",
+        "the ranks choose the same GPUs again",
+    ),
+    "fd_limit": RestartRule(
+        "fix_setup",
+        "the limit is the same at the next start",
+    ),
+    "fork_or_init_order": RestartRule(
+        "fix_program",
+        SAME_CALLS,
+    ),
+    "framework_bug": RestartRule(
+        "fix_setup",
+        SAME_LIBRARY,
+    ),
+    "gil_hold": RestartRule(
+        "fix_program",
+        "the rank enters the same native code again",
+    ),
+    "gpu_clock_limit": RestartRule(
+        "fix_setup",
+        SLOWS,
+    ),
+    "gpu_hardware_error": RestartRule(
+        "restart",
+        "the program is not to blame for a broken GPU",
+        least_hosts=1,
+    ),
+    "gpu_oom": RestartRule(
+        "fix_program",
+        "the program needs the same GPU memory again",
+    ),
+    "gpu_shared": RestartRule(
+        "fix_setup",
+        "the other process has to leave the GPU first",
+    ),
+    "host_oom": RestartRule(
+        "fix_setup",
+        "the ranks need the same memory again",
+    ),
+    "hostname_resolution": RestartRule(
+        "fix_setup",
+        SAME_HOSTS,
+    ),
+    "ib_config": RestartRule(
+        "fix_setup",
+        SAME_SETTING,
+    ),
+    "ib_link_error": RestartRule(
+        "restart",
+        "the program is not to blame for a link that fails",
+        least_hosts=1,
+    ),
+    "ib_not_used": RestartRule(
+        "fix_setup",
+        SLOWS,
+    ),
+    "ifname_not_found": RestartRule(
+        "fix_setup",
+        SAME_SETTING,
+    ),
+    "memlock_limit": RestartRule(
+        "fix_setup",
+        "the limit is the same at the next start",
+    ),
+    "nccl_bug": RestartRule(
+        "fix_setup",
+        SAME_LIBRARY,
+    ),
+    "net_limit": RestartRule(
+        "fix_setup",
+        SAME_HOSTS,
+    ),
+    "net_plugin": RestartRule(
+        "fix_setup",
+        SAME_LIBRARY,
+    ),
+    "network_loss": RestartRule(
+        "restart",
+        "the program is not to blame for a network path that fails",
+        least_hosts=ENDS,
+    ),
+    "nvswitch_fabric": RestartRule(
+        "restart",
+        "the program is not to blame for an NVSwitch fabric",
+        least_hosts=1,
+    ),
+    "p2p_broken": RestartRule(
+        "fix_setup",
+        SAME_HOSTS,
+    ),
+    "port_in_use": RestartRule(
+        "fix_setup",
+        "the port has to be free first, or another one",
+    ),
+    "rank_divergence": RestartRule(
+        "fix_program",
+        SAME_CALLS,
+    ),
+    "rank_exception": RestartRule(
+        "fix_program",
+        "the program meets the same error again",
+    ),
     "rank_killed": RestartRule(
         "restart",
         "the program is not to blame for a signal from outside",
         most_attempts=KILLED_ONCE,
     ),
-    "send_recv_mismatch": _program(SAME_CALLS),
-    "shape_mismatch": _program(SAME_CALLS),
-    "shm_too_small": _setup("/dev/shm is as small at the next start"),
-    "slow_rank": _program("what kept the late rank is met again"),
-    "slow_transport": _setup(SLOWS),
-    "stale_lock": _setup("the lock file has to go first"),
-    "store_unreachable": _setup("the address of the store is the same at the next start"),
-    "timeout_too_short": _program("the program gives its collectives the same time again"),
-    "version_mismatch": _setup(SAME_LIBRARY),
-    "world_size_mismatch": _setup("the launcher is told the same numbers again"),
-    "wrong_interface": _setup(SAME_SETTING),
+    "send_recv_mismatch": RestartRule(
+        "fix_program",
+        SAME_CALLS,
+    ),
+    "shape_mismatch": RestartRule(
+        "fix_program",
+        SAME_CALLS,
+    ),
+    "shm_too_small": RestartRule(
+        "fix_setup",
+        "/dev/shm is as small at the next start",
+    ),
+    "slow_rank": RestartRule(
+        "fix_program",
+        "what kept the late rank is met again",
+    ),
+    "slow_transport": RestartRule(
+        "fix_setup",
+        SLOWS,
+    ),
+    "stale_lock": RestartRule(
+        "fix_setup",
+        "the lock file has to go first",
+    ),
+    "store_unreachable": RestartRule(
+        "fix_setup",
+        "the address of the store is the same at the next start",
+    ),
+    "timeout_too_short": RestartRule(
+        "fix_program",
+        "the program gives its collectives the same time again",
+    ),
+    "version_mismatch": RestartRule(
+        "fix_setup",
+        SAME_LIBRARY,
+    ),
+    "world_size_mismatch": RestartRule(
+        "fix_setup",
+        "the launcher is told the same numbers again",
+    ),
+    "wrong_interface": RestartRule(
+        "fix_setup",
+        SAME_SETTING,
+    ),
 }
 """Every cause of the catalogue → what it means for a restart."""
 NOTHING_TO_DECIDE = {
@@ -148,7 +275,7 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> 
     if found.verdict != "found" or STRENGTHS[first.strength] < FIRM:
         return Decision("wait_and_see", f"{first.cause} is only suspected")
     rule = _rule_of(first, case)
-    decided = Decision(rule.action, f"{first.cause} is {first.strength}, and {rule.why}")
+    decided = Decision(rule.action, rule.why)
     if rule.action != "restart":
         return decided
     rival = _firm_rival(found.findings)
@@ -196,7 +323,7 @@ def _rule_of_killed(finding: Finding, case: Case) -> RestartRule | None:
     by_scheduler = [event for event in lines if isinstance(event.data, SlurmEvent)]
     ends = {event.data.what for event in by_scheduler}
     if "node_fail" in ends:
-        return _elsewhere("the scheduler lost a node")
+        return RestartRule("restart", "the scheduler lost a node", least_hosts=1)
     if any(PREEMPTED.search(event.text) for event in by_scheduler):
         return RestartRule("restart", "the scheduler took its nodes for another job")
     if "time_limit" in ends and case.of(StepProgress):
@@ -206,7 +333,7 @@ def _rule_of_killed(finding: Finding, case: Case) -> RestartRule | None:
     if "cancelled" in ends:
         return RestartRule("wait_and_see", "whoever cancelled the job decides that")
     if DETACH in finding.advice:
-        return _setup("the next terminal that is closed ends it again")
+        return RestartRule("fix_setup", "the next terminal that is closed ends it again")
     # a launcher gets SIGTERM from an impatient user as well as from a node that is drained
     if any(isinstance(event.data, PythonException) for event in lines):
         return RestartRule("wait_and_see", "nothing says who stopped the launcher")
@@ -216,7 +343,7 @@ def _rule_of_killed(finding: Finding, case: Case) -> RestartRule | None:
 def _rule_of_network(finding: Finding, case: Case) -> RestartRule | None:
     """A proxy between the ranks is a setting, not a link that fails."""
     if WITHOUT_MESH in finding.advice:
-        return _setup(SAME_SETTING)
+        return RestartRule("fix_setup", SAME_SETTING)
     return None
 
 

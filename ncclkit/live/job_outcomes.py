@@ -187,7 +187,10 @@ def _states_by_slurm(jobs: Sequence[BatchJob]) -> dict[str, JobState]:
             break
     if silence:
         return {job.id: _unasked(job, silence) for job in jobs}
-    gone = [job for job in jobs if job.id not in queued and job.status is None]
+    gone = []
+    for job in jobs:
+        if job.id not in queued and job.status is None:
+            gone.append(job)
     ended = _accounted(gone)
     found = {}
     for job in jobs:
@@ -276,7 +279,11 @@ def _with_exit_status(jobs: Iterable[BatchJob], found: dict[str, JobState]) -> d
 
     Slurm alone knows that a node did not see the case folder.
     """
-    mute = [job for job in jobs if found[job.id].state == "FAILED" and found[job.id].status is None]
+    mute = []
+    for job in jobs:
+        state = found[job.id]
+        if state.state == "FAILED" and state.status is None:
+            mute.append(job)
     for job in mute[-EXPLAINED:]:
         try:
             said = scheduler.ask_slurm("scontrol", "-o", "--", "show", "job", job.id)
@@ -289,7 +296,10 @@ def _with_exit_status(jobs: Iterable[BatchJob], found: dict[str, JobState]) -> d
 
 def _with_places(found: dict[str, JobState]) -> dict[str, JobState]:
     """The same, with the place of each job that waits, and why its nodes are not to be had."""
-    waiting = [state for state in found.values() if state.state == "PENDING"]
+    waiting = []
+    for state in found.values():
+        if state.state == "PENDING":
+            waiting.append(state)
     if not waiting:
         return found
     with suppress(NcclkitError):  # the place is a courtesy

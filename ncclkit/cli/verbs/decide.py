@@ -115,20 +115,32 @@ def _decided(paths: Sequence[str], history: Path | None, earlier: list[JobAttemp
     found = diagnose(case)
     read = _sum_of_inputs(reading.inputs)
     # whoever asks twice about the same logs has not tried twice
-    before = [attempt for attempt in earlier if attempt.logs != read]
+    before = []
+    for attempt in earlier:
+        if attempt.logs != read:
+            before.append(attempt)
     scope = last_run_of(case)
     decision = decide(found, scope, before)
     is_new = len(before) == len(earlier)
     if history is not None and is_new and found.verdict in FAILED:
         now = attempt_of(found, scope)
-        kept = replace(now, exclude=decision.exclude, action=decision.action, logs=read)
+        kept = replace(
+            now,
+            exclude=decision.exclude,
+            action=decision.action,
+            logs=read,
+        )
         keep_attempt(history, kept)
     return _Answer(decision, found, before)
 
 
 def _sum_of_inputs(inputs: Iterable[Mapping[str, Any]]) -> str:
-    rows = [f"{row.get('path')} {row.get('bytes')} {row.get('lines')}" for row in inputs]
-    return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    rows = []
+    for row in inputs:
+        rows.append(f"{row.get('path')} {row.get('bytes')} {row.get('lines')}")
+    text = "\n".join(rows)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def _parts(answer: _Answer, only_hosts: bool) -> Iterator[Part]:

@@ -362,23 +362,37 @@ SCHEDULERS: tuple[Rule, ...] = tuple(
 )
 
 ANSWERS: tuple[Rule, ...] = (
-    *(
-        # JobId=4711 JobState=NODE_FAIL FailedNode=n2 Reason=NodeDown ExitCode=0:0 EndTime=…
-        # JobId=4711 JobState=TIMEOUT Reason=TimeLimit       JobId=4711 JobState=OUT_OF_MEMORY
-        # JobId=4711 JobState=PREEMPTED Reason=None
-        rule(
-            "slurm.event",
-            "JobState=",
-            rf"\bJobId=\S+ JobState=(?:{states})\b(?: FailedNode=(?P<_host>[\w.-]{{1,253}}))?",
-            what=what,
-            answer=True,
-        )
-        for what, states in (
-            ("node_fail", "NODE_FAIL|BOOT_FAIL"),
-            ("time_limit", "TIMEOUT|DEADLINE"),
-            ("oom", "OUT_OF_MEMORY"),
-            ("cancelled", "CANCELLED|PREEMPTED"),
-        )
+    # JobId=4711 JobState=NODE_FAIL FailedNode=n2 Reason=NodeDown ExitCode=0:0 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:NODE|BOOT)_FAIL\b(?: FailedNode=(?P<_host>[\w.-]{1,253}))?",
+        what="node_fail",
+        answer=True,
+    ),
+    # JobId=4711 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:TIMEOUT|DEADLINE)\b",
+        what="time_limit",
+        answer=True,
+    ),
+    # JobId=4711 JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=OUT_OF_MEMORY\b",
+        what="oom",
+        answer=True,
+    ),
+    # JobId=4711 JobState=PREEMPTED Reason=None ExitCode=0:15 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:CANCELLED|PREEMPTED)\b",
+        what="cancelled",
+        answer=True,
     ),
     # NodeName=n2 State=DOWN* Reason=Not responding [slurm@2026-11-21T01:02:03]
     rule(

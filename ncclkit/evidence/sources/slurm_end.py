@@ -30,10 +30,37 @@ NODE_STATE = re.compile(r"[A-Z][A-Z_]{1,30}(?:\+[A-Z_]{1,30}){0,12}[*~#!%$@^-]{0
 WENT_WELL = "COMPLETED"
 LOST = ("NODE_FAIL", "BOOT_FAIL")
 """States of a job that ended with a node of it."""
-AT_WORK = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT")
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-BAD = ("DOWN", "FAIL", "NOT_RESPONDING")
+AT_WORK = (
+    "RUNNING",
+    "SUSPENDED",
+    "COMPLETING",
+    "CONFIGURING",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+)
+WAITING = (
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+)
+BAD = (
+    "DOWN",
+    "FAIL",
+    "NOT_RESPONDING",
+)
 """Words in the state of a node that is gone."""
+KEPT_FIELDS = (
+    "FailedNode",
+    "Reason",
+    "ExitCode",
+    "StartTime",
+    "EndTime",
+    "NodeList",
+)
+"""What of a job is kept, in this order."""
 DRAINED = "DRAIN"
 """How the word begins that says that a node gets no further job."""
 NOTICED = timedelta(minutes=10)
@@ -100,9 +127,10 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
         # of a single node nobody has to say which one failed, and it may be back by now
         if state in LOST and NODE.fullmatch(nodes):
             known = {"FailedNode": nodes, **known}
-        for name in ("FailedNode", "Reason", "ExitCode", "StartTime", "EndTime", "NodeList"):
-            if known.get(name):
-                kept.append(f"{name}={known[name]}")
+        for name in KEPT_FIELDS:
+            value = known.get(name)
+            if value:
+                kept.append(f"{name}={value}")
         lines.append(_clean(" ".join(kept)))
     try:
         # jobs go on where a node is being drained, so it says nothing about one at work
@@ -142,7 +170,13 @@ def _shown_job(job: str, ask: Ask) -> Mapping[str, str]:
     return fields(said.partition("\n")[0])
 
 
-ACCOUNTED = ("JobState", "ExitCode", "StartTime", "EndTime", "NodeList")
+ACCOUNTED = (
+    "JobState",
+    "ExitCode",
+    "StartTime",
+    "EndTime",
+    "NodeList",
+)
 """Names of ``scontrol`` for the columns in which sacct is asked."""
 
 
@@ -167,9 +201,9 @@ def _nodes_in_trouble(job: Mapping[str, str], ask: Ask, drained: bool) -> Iterat
         name, state = node.get("NodeName", ""), node.get("State", "")
         if not NODES.fullmatch(name) or not NODE_STATE.fullmatch(state):
             continue
-        if _is_in_trouble(state, drained) and _is_of_job(node.get("Reason", ""), job):
-            kept = f"NodeName={name} State={state} Reason={node.get('Reason', 'none')}"
-            yield _clean(kept)
+        reason = node.get("Reason", "none")
+        if _is_in_trouble(state, drained) and _is_of_job(reason, job):
+            yield _clean(f"NodeName={name} State={state} Reason={reason}")
 
 
 def _is_in_trouble(state: str, drained: bool) -> bool:
