@@ -23,7 +23,9 @@ from ncclkit.core.model import Advice, Experiment, Finding, NcclkitError
 from ncclkit.core.text import did_you_mean
 
 HOUSE = (
+    "attempts",
     "contexts",
+    "decision",
     "differential",
     "diagnosis",
     "engine",
@@ -32,6 +34,7 @@ HOUSE = (
     "ranking",
     "recovery",
     "resemblance",
+    "restart_or_stop",
     "summary",
     "suspicion",
     "suspects",

@@ -9,6 +9,7 @@ from typing import Any
 from ncclkit.analysis.outcome import Outcome
 from ncclkit.analysis.trouble import Trouble
 from ncclkit.causes import resemblance
+from ncclkit.causes.decision import Decision
 from ncclkit.causes.differential import Differential
 from ncclkit.causes.order import STRENGTHS
 from ncclkit.core.model import SCHEMA, Advice, Event, Finding, cite
@@ -70,6 +71,8 @@ class Diagnosis:
 
     They are kept where no cause is more than possible and the job was not seen to go well.
     """
+    decision: Decision = Decision("wait_and_see", "the job was not judged")
+    """Whether the job is started again as it is."""
 
     @property
     def verdict(self) -> str:
@@ -231,6 +234,7 @@ class Diagnosis:
             ],
             "errors": [cite(error) for error in self.errors],
             "risks": [_row(risk) for risk in self.risks],
+            "action": self.decision.to_dict(),
         }
 
     def text(self) -> str:

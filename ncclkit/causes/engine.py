@@ -7,6 +7,7 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from time import monotonic
 from typing import Any
@@ -33,6 +34,7 @@ from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.order import rank_findings
 from ncclkit.causes.recovery import recovered
+from ncclkit.causes.restart_or_stop import decide
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.causes.suspicion import names_with_suspects, went_well
 from ncclkit.core import experiment_records, shapes
@@ -103,7 +105,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
-    return result
+    return replace(result, decision=decide(result, scope))
 
 
 def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:

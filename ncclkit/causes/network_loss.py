@@ -70,6 +70,7 @@ from ncclkit.core.kinds import (
     NetMesh,
     NetPing,
     RasChange,
+    SlurmEvent,
     StepProgress,
     SystemFault,
     WorkerPhase,
@@ -144,6 +145,8 @@ def _other_reasons(case: Case) -> list[Event]:
         *case.of("gloo.size_mismatch", "kernel.oom"),
         *faults,
         *crashes(case),
+        # a node that died takes its connections with it
+        *case.of(SlurmEvent, what="node_fail"),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
     ]
 

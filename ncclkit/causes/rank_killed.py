@@ -52,6 +52,7 @@ from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import (
     C10dTimeout,
     CudaOom,
@@ -149,16 +150,26 @@ def _ended_by_scheduler(case: Case) -> Finding | None:
         return None
     event = in_order(scheduler)[0]
     strength: Strength = "proven"
-    if _signs_of_hang(case, event):
+    # a node may also have gone down when the job was about to end anyhow
+    after_end = event.data.answer and "NodeName=" in event.text
+    if _signs_of_hang(case, event) or after_end:
         strength = "likely"
     return found(
         ID,
         strength,
-        f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}.",
+        f"The ranks{on(_lost_host(scheduler))} were killed from outside: {BY[event.data.what]}.",
         pick(scheduler),
         hosts=name_hosts(scheduler),
         advice=(_requeue_advice(),),
     )
+
+
+def _lost_host(scheduler: list[Event]) -> str:
+    """The host of the first line; an answer about the whole job names none, that on a node does."""
+    first = in_order(scheduler)[0]
+    if first.data.answer:
+        return first_host(scheduler)
+    return first.host
 
 
 def _killed_for_memory(case: Case) -> Finding | None:
@@ -365,6 +376,8 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
     # a node that is lost takes failures with it: they are its consequence
     lost_node = any(e.data.what == "node_fail" for e in scheduler)
+    # what the scheduler answered afterwards stands behind everything that the job logged
+    answered = all(e.data.answer for e in scheduler)
     # what failed before the last step did not end the job
     last = 0
     for progress in case.of(StepProgress):
@@ -381,7 +394,7 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
         return []
     earlier_failures = []
     for event in failures:
-        if event.path == first[0] and event.line < first[1]:
+        if answered or (event.path == first[0] and event.line < first[1]):
             earlier_failures.append(event)
     return earlier_failures
 

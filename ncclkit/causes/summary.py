@@ -201,6 +201,8 @@ class Summary:
     """Errors that no known cause explains, the first ones (verdict ``unexplained``)."""
     would_tell: tuple[str, ...] = ()
     """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
+    restart_or_stop: str = ""
+    """Whether to start the job again as it is (verdicts ``found`` and ``unexplained``)."""
 
     def rows(self) -> list[tuple[str, str]]:
         """The job, and what was judged, as the table of a banner.
@@ -213,6 +215,7 @@ class Summary:
         counts = (("file", self.files), ("fact", self.facts))
         files, facts = (text.plural(count, noun) if count else "" for noun, count in counts)
         table = [
+            ("Restart or stop", self.restart_or_stop),
             ("Job", str(self.job)),
             ("Versions", self.job.versions),
             ("When", self.job.when),
@@ -260,6 +263,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         known = {"line": _cited_line(diagnosis.at_work, base)}
         step = FirstStep(STILL_AT_WORK)
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    restart_or_stop = ""
+    if diagnosis.verdict in ("found", "unexplained"):
+        restart_or_stop = diagnosis.decision.sentence
     wanted = []
     if unsettled:
         wanted = _next_evidence(scope, diagnosis, read_ranks)
@@ -282,6 +288,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         if unsettled
         else (),
         would_tell=tuple(piece.text for piece in wanted),
+        restart_or_stop=restart_or_stop,
     )
 
 

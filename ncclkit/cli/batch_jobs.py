@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ncclkit.core.case import Case
     from ncclkit.live.submit import BatchJob, JobState
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of a shell."""
+
 
 def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
     """Show the job's progress until it has ended, then what it printed.
@@ -44,7 +47,7 @@ def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
         again = shlex.join(["ncclkit", "status", "--follow", "--case", str(case.path)])
         cancel = again.replace("--follow", "--cancel")
         left = f"ncclkit: job {job.id} goes on. `{again}` finds it again, `{cancel}` cancels it."
-        return VerbAnswer(130, [Aside(left)])
+        return VerbAnswer(INTERRUPTED, [Aside(left)])
     return ended_answer(job, ended)
 
 

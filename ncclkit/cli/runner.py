@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ncclkit.cli import terminal
 from ncclkit.cli.terminal import show
+from ncclkit.core import storage
 from ncclkit.core.model import to_json
 
 if TYPE_CHECKING:
@@ -58,7 +61,15 @@ class Aside:
     text: str
 
 
-Part = str | Verdict | NameTable | CataloguePage | Aside
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """A page that was written, and the verdict that stands in it."""
+
+    path: Path
+    sentence: str = ""
+
+
+Part = str | Verdict | NameTable | CataloguePage | Aside | ReportPage
 """A piece of an answer that a person reads."""
 Data = Mapping[str, Any] | Sequence[Any]
 """One object of JSON, or records that stand one a line."""
@@ -117,18 +128,53 @@ class Verb(ABC):
 def run_verb(options: argparse.Namespace) -> int:
     """Do what the options name, print the answer, return the exit status."""
     verb: Verb = options.verb
+    # what the verb starts must not write over what came of the verb
+    kept = os.environ.pop(storage.OUTCOME_VARIABLE, "")
     answer = verb.answer(options)
+    outcome: dict[str, Any] = {}
     if answer.data is not None and getattr(options, "json", False):
-        show(_json_text(answer.data()))
+        data = answer.data()
+        outcome = _outcome_of_data(data)
+        show(_json_text(data))
     else:
-        print_parts(answer.parts)
+        print_parts(_watched_parts(answer.parts, outcome))
+    if kept and outcome:
+        storage.write(Path(kept), json.dumps(outcome))
     return answer.status
+
+
+def _watched_parts(parts: Iterable[Part], outcome: dict[str, Any]) -> Iterator[Part]:
+    """The parts; `outcome` gets the first verdict among them, and where the page is."""
+    for part in parts:
+        if isinstance(part, Verdict) and "verdict" not in outcome:
+            outcome.update(_outcome_of_data(part.diagnosis.to_dict()))
+            outcome["say"] = part.diagnosis.headline
+        elif isinstance(part, ReportPage):
+            outcome["report"] = str(part.path)
+            if part.sentence:
+                outcome.setdefault("say", part.sentence)
+        yield part
+
+
+def _outcome_of_data(data: Data) -> dict[str, Any]:
+    """What of an answer as JSON says what came of the verb; empty where it judges nothing."""
+    if not isinstance(data, Mapping) or "verdict" not in data:
+        return {}
+    outcome: dict[str, Any] = {"verdict": data["verdict"], "action": data.get("action")}
+    findings = data.get("findings") or ()
+    for finding in findings[:1]:
+        outcome |= {name: finding.get(name) for name in ("cause", "strength", "say")}
+    return outcome
 
 
 def print_parts(parts: Iterable[Part]) -> None:
     """Print the pieces of an answer for a person, each as soon as it is made."""
     for part in parts:
-        if isinstance(part, Verdict):
+        if isinstance(part, ReportPage):
+            if part.sentence:
+                show(f"Verdict: {part.sentence}")
+            show(f"Report: {part.path}")
+        elif isinstance(part, Verdict):
             terminal.verdict(part.diagnosis, part.summary, part.is_whole)
         elif isinstance(part, NameTable):
             terminal.rows(part.title, part.rows)

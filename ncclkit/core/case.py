@@ -7,6 +7,7 @@
                         fr_rank_* ras*.* stacks_rank*.txt
       sweeps/<n>-tune/  sweep.json, and nccl.env and others that carry its answer
       jobs/<n>-<verb>/  job.sbatch job.json job.out job.err exit
+                        outcome.json end.json
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and kind
       report.html       and report-<notebook>.html of each other notebook

@@ -748,10 +748,12 @@ class SlurmEvent(Fields, frozen=True):
 
     kind = "slurm.event"
     what: str = ""
-    """`oom`, `time_limit`, `cancelled`, `node_fail`, `task_exit`"""
+    """`oom`, `time_limit`, `cancelled`, `node_fail`, `node_drained`, `task_exit`"""
     task: str | None = None
     exitcode: int | None = None
     signal: int | None = None
+    answer: bool = False
+    """the scheduler was asked, after the end of the job"""
 
 
 class PythonException(Message, frozen=True):

@@ -32,6 +32,8 @@ from ncclkit.core.model import (
 
 T = TypeVar("T")
 
+OUTCOME_VARIABLE = "NCCLKIT_OUTCOME"
+"""Variable by which a batch job tells its verb the file that keeps what came of it."""
 LARGEST = 256 << 20
 """Bytes of one file of a case; 15,000 events take about 15 MB."""
 CONTAINERS = 4 << 20

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +28,7 @@ from ncclkit.evidence.grammars import unknown_errors
 from ncclkit.evidence.merge import Merger, assign_hosts, assign_ranks
 from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces
-from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources import inputs, slurm_end
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
@@ -78,15 +78,13 @@ def read(
             "No input was given; name a log file, a folder with logs, or '-' for standard input."
         )
     found, problems = inputs.find(given)
-    with (
-        processes.process_pool(found)
-        if starts_processes and executor is None
-        else nullcontext(executor)
-    ) as helpers:
-        try:
-            parts = list(_share_dumps(_read_parts(found, stdin, helpers, on_bytes), {}))
-        finally:
-            processes.limited.stop_if_forked()
+    pool: AbstractContextManager[Executor | None] = nullcontext(executor)
+    if starts_processes and executor is None:
+        pool = processes.process_pool(found)
+    with pool as helpers:
+        parts = _all_parts(found, stdin, helpers, on_bytes)
+    answers, notes = _answers_of_slurm(found)
+    problems += notes
     for part in parts:
         problems += part.problems
     named = set(map(str, given))
@@ -101,6 +99,7 @@ def read(
     problems += [
         f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named
     ]
+    parts += answers
     events = _merged_events(parts)
     known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)
     unknown = Counter[str]()
@@ -118,12 +117,41 @@ def read(
     return Reading(events, rows, problems, facts, measurements, _inputs_of_paths(parts, found))
 
 
+def _all_parts(
+    found: Mapping[str, str], stdin: BinaryIO | None, helpers: Executor | None, on_bytes: OnBytes
+) -> list[Part]:
+    """What all files gave, by these helpers."""
+    try:
+        return list(_share_dumps(_read_parts(found, stdin, helpers, on_bytes), {}))
+    finally:
+        processes.limited.stop_if_forked()
+
+
+def _answers_of_slurm(found: Mapping[str, str]) -> tuple[list[Part], list[str]]:
+    """How Slurm says that the jobs which were named by their ids ended, and what it did not say."""
+    parts: list[Part] = []
+    notes: list[str] = []
+    for name in dict.fromkeys(found.values()):
+        job = inputs.JOB.fullmatch(name)
+        if job is None or not name.startswith(inputs.ASKED):
+            continue
+        end = slurm_end.end_of_job(job[1], inputs.ask_slurm)
+        notes += filter(None, (slurm_end.note_on_running(job[1], end), end.problem))
+        if end.lines:
+            parts += files.read_answer(name, "\n".join([*end.lines, ""]))
+    return parts, notes
+
+
 def _inputs_of_paths(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
     """Path → the input that it was found by; what an archive holds follows it."""
     named: dict[str, str] = {}
     name = ""
     for part in parts:
-        named[part.path] = name = found.get(part.path, name)
+        own = name
+        # the answer of a scheduler is named by its job
+        if part.path.startswith(inputs.ASKED):
+            own = part.path
+        named[part.path] = name = found.get(part.path, own)
     return named
 
 

@@ -392,6 +392,13 @@ def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) ->
     return parts
 
 
+def read_answer(path: str, text: str) -> list[Part]:
+    """Read what a program answered; `path` is how its lines are cited."""
+    part = Part(path)
+    _fill_part(part, io.BytesIO(text.encode("utf-8", "replace")), None)
+    return [part]
+
+
 def _fill_part(
     part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None
 ) -> list[Part]:

@@ -181,12 +181,16 @@ async def attach(
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
     known = None
+    no_answer = None
     if job is not None:
-        known = await launchers.launcher_of_job(job)
+        try:
+            known = await launchers.launcher_of_job(job)
+        except NcclkitError as error:
+            no_answer = error
     meant = {}
     notes: list[str] = []
     if known is None:
-        meant = ranks_of_target(pids, job, notes.append)
+        meant = _ranks_here(pids, job, notes.append, no_answer)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -218,6 +222,25 @@ async def attach(
             asked = (f"{rank}={pid}" for rank, pid in meant.items())
             await _child([*command, *asked], folder, options.deadline(len(meant), SLACK), keep)
     return read_look(case, folder, problems)
+
+
+def _ranks_here(
+    pids: Sequence[str],
+    job: int | None,
+    note: Callable[[str], object],
+    no_answer: NcclkitError | None,
+) -> dict[int, int]:
+    """The ranks on this host, as `ranks_of_target` has them.
+
+    Where there is none, and the scheduler did not answer, that is what is said.
+    """
+    try:
+        return ranks_of_target(pids, job, note)
+    except NcclkitError:
+        # that this host has no rank says nothing about the hosts that nobody could name
+        if no_answer is not None:
+            raise no_answer from None
+        raise
 
 
 def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:

@@ -24,6 +24,8 @@ from ncclkit.agent.facts.machine import Hung, Machine, Unread
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.text import plural
+from ncclkit.evidence.sources.slurm_end import UNKNOWN_ID as UNKNOWN_ID
+from ncclkit.evidence.sources.slurm_end import fields as fields
 
 DEADLINE = 5.0
 """Seconds for one command of Slurm.
@@ -32,8 +34,6 @@ A controller that is down answers none.
 """
 GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>[0-9]{1,4})\b")
 """GPUs of a node in Slurm's GRES: ``gpu:8``, ``gpu:h100:8(S:0-1)``."""
-FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=")
-"""How one field of ``scontrol -o`` begins; it ends where the next one begins."""
 JOB_ID = re.compile(r"[1-9][0-9]{0,19}")
 """An id of a job; ``scontrol show job 0`` would show all jobs."""
 NUMBER = re.compile(r"[0-9]{1,9}")
@@ -114,19 +114,6 @@ def last_words(printed: str) -> str:
     if said:
         return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
     return "no output"
-
-
-def fields(line: str) -> dict[str, str]:
-    """The fields of one line of ``scontrol -o``, of each name the first one.
-
-    Paths come last, and may hold what looks like a field.
-    """
-    found: dict[str, str] = {}
-    names = list(FIELD.finditer(line))
-    ends = [following.start() for following in names[1:]] + [len(line)]
-    for name, end in zip(names, ends, strict=False):
-        found.setdefault(name[1], line[name.end() : end].strip())
-    return found
 
 
 def is_inside_job() -> bool:

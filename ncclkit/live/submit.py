@@ -30,6 +30,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.core.text import plural, split_words
+from ncclkit.evidence.sources import slurm_end
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.base import OnRecord
@@ -93,7 +94,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     body = [
         f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
-        f"rm -f {here}/exit",
+        f"rm -f {here}/exit {here}/outcome.json",
+        f"export {storage.OUTCOME_VARIABLE}={here}/outcome.json",
         f"cd {shlex.quote(os.getcwd())} || exit {UNSEEN}",
         *(
             f"export {name}={shlex.quote(value)}"
@@ -401,6 +403,11 @@ class JobState:
                 f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on"
                 " shared storage."
             )
+        if self.status is None and self.state == FORGOTTEN and self.why:
+            return (
+                f"{head} is in Slurm's queue no more; how it ended is not known, as its accounting"
+                f" does not answer ({self.why})."
+            )
         if self.status is None:
             return (
                 f"{head} is not known to Slurm any more, and left no end; its node may have failed."
@@ -473,7 +480,7 @@ def job_state(job: BatchJob, with_place: bool = True) -> JobState:
         # of an array the first line is of one of its tasks, which has an id of its own
         found = replace(parse_state(_shown(job)), id=job.id)
     except NcclkitError as error:
-        if UNKNOWN_ID not in str(error).lower():
+        if scheduler.UNKNOWN_ID not in str(error).lower():
             return JobState(job.id, SILENT, why=str(error).rstrip("."))
         found = _accounted(job)
     if found.state == "PENDING" and with_place:
@@ -487,14 +494,10 @@ def job_state(job: BatchJob, with_place: bool = True) -> JobState:
                 found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting))
             )
             if found.reason.startswith(ABSENT):
-                found = replace(found, why=_unavailable(found.partition))
+                found = replace(found, why=why_unavailable(found.partition))
     if not found.over or job.status is None:
         return found
     return replace(found, status=job.status)
-
-
-UNKNOWN_ID = "invalid job id"
-"""What Slurm says of a job that it does not know."""
 
 
 def _shown(job: BatchJob) -> str:
@@ -505,7 +508,7 @@ def _shown(job: BatchJob) -> str:
     return ""
 
 
-def _unavailable(partition: str) -> str:
+def why_unavailable(partition: str) -> str:
     """Why nodes of a partition take no job.
 
     Their administrators or Slurm itself wrote it down.
@@ -520,17 +523,38 @@ def _accounted(job: BatchJob) -> JobState:
 
     Its accounting or the job itself tells it.
     """
-    columns = "State,ExitCode,Elapsed,NodeList"
-    with suppress(NcclkitError):  # many clusters keep no accounts
-        for line in scheduler.ask_slurm(
-            "sacct", "-nXP", f"--jobs={job.id}", "-o", columns
-        ).splitlines():
-            word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
-            state = STATE.match(word)  # such as CANCELLED by 1000
-            if state is not None:
-                status = exit_status(code)
-                return JobState(job.id, state[0], nodes=nodes, elapsed=elapsed, status=status)
+    try:
+        said = scheduler.ask_slurm("sacct", "-nXP", f"--jobs={job.id}", "-o", ACCOUNTED)
+    except NcclkitError as error:
+        return JobState(job.id, FORGOTTEN, status=job.status, why=unaccounted(error))
+    for line in said.splitlines():
+        found = parse_accounted(job.id, line)
+        if found is not None:
+            return found
     return JobState(job.id, FORGOTTEN, status=job.status)
+
+
+ACCOUNTED = "State,ExitCode,Elapsed,NodeList"
+"""Columns in which sacct is asked for the end of a job."""
+NO_ACCOUNTS = ("accounting storage is disabled", "is not installed")
+"""What is said where a cluster keeps no accounts."""
+
+
+def parse_accounted(number: str, line: str) -> JobState | None:
+    """The end of a job in a line of sacct; None where it holds no state."""
+    word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
+    state = STATE.match(word)  # such as CANCELLED by 1000
+    if state is None:
+        return None
+    return JobState(number, state[0], nodes=nodes, elapsed=elapsed, status=exit_status(code))
+
+
+def unaccounted(error: NcclkitError) -> str:
+    """Why the accounting did not answer; empty where the cluster keeps none."""
+    why = str(error).rstrip(".")
+    if any(sign in why for sign in NO_ACCOUNTS):
+        return ""
+    return why
 
 
 # ---------------------------------------------------------------- following it
@@ -587,10 +611,22 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
         if time.monotonic() > until:
             break
         await asyncio.sleep(0.2)
+    # whom Slurm ended could not ask about it any more
+    if now.state in ENDS:
+        await asyncio.to_thread(_keep_end_in_runs, case, job)
     case.reload()
     if job.status is None:
         return now
     return replace(now, status=job.status)
+
+
+def _keep_end_in_runs(case: Case, job: BatchJob) -> None:
+    """Keep how Slurm ended a job beside the logs of its runs, which may not say it."""
+    for folder in case.runs():
+        plan = plan_of(folder)
+        is_own = plan is not None and plan.get("job") == job.id
+        if is_own and not (folder / slurm_end.FILE).exists():
+            slurm.keep_end(folder, job.id)
 
 
 class _Tail:
@@ -654,7 +690,7 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
         _refuse_another(job)
         scheduler.ask_slurm("scancel", "--", job.id, deadline=30.0)
     except NcclkitError as error:
-        if UNKNOWN_ID not in str(error).lower():
+        if scheduler.UNKNOWN_ID not in str(error).lower():
             raise NcclkitError(f"Job {job.id} could not be cancelled: {error}") from error
     until = time.monotonic() + patience
     while not job_state(job, with_place=False).over and time.monotonic() < until:

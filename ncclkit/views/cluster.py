@@ -12,6 +12,7 @@ import ipywidgets as W
 
 from ncclkit.core.case import Case
 from ncclkit.live import scheduler, submit
+from ncclkit.live.job_outcomes import job_outcomes
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 
@@ -93,6 +94,6 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
     rows = []
-    for job in submit.submitted_jobs(case):
-        rows.append((code(" ".join(job.words[:1])), submit.job_state(job).sentence))
+    for outcome in job_outcomes(submit.submitted_jobs(case)):
+        rows.append((code(" ".join(outcome.job.words[:1])), outcome.state.sentence))
     return fit(table(("Verb", "Batch jobs of this case"), rows))

@@ -47,7 +47,7 @@ class TestContract:
     """``diagnose --json``, which others script against."""
 
     def test_top_level(self, answer: dict[str, Any]) -> None:
-        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors", "risks"]
+        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors", "risks", "action"]
         assert answer["schema"] == 1
         assert list(answer["job"]) == ["ranks", "hosts", "nccl", "torch", "cuda", "transports"]
         assert all(set(row) == {"path", "bytes", "lines"} for row in answer["inputs"])

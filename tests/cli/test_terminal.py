@@ -138,7 +138,7 @@ def test_a_pipe_begins_with_the_banner(tmp_path: Path, typed: Typed) -> None:
     verdict, *rows = banner.splitlines()
     assert verdict.startswith("proven: Rank 2, busy in train.py:19 (skip_batches)")
     named = [row.split("  ")[1] for row in rows]
-    assert named == "At fault,Line,First,Job,Versions,When,Judged,Missing,Reproduce".split(",")
+    assert named == "At fault,Line,First,Restart or stop,Job,Versions,When,Judged,Missing,Reproduce".split(",")
     assert rest.startswith("1. slow_rank (proven)") and "   Do: " in rest
     (tmp_path / "job.log").write_text("RuntimeError: NCCL odd\n")
     nobody = typed("diagnose", str(tmp_path / "job.log")).stdout

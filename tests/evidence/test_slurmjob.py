@@ -36,6 +36,11 @@ def slurm(tmp_path, monkeypatch):
     return install
 
 
+RUNS = (
+    "Slurm job 12345 still runs, so its logs end before the job does; `ncclkit attach --job 12345` looks at its ranks now."
+)
+
+
 def logs(folder, *names):
     for name in names:
         (folder / name).write_text(GOOD)
@@ -50,14 +55,15 @@ def read(job):
 def test_a_running_job_gives_its_output_and_its_errors(tmp_path, slurm, job):
     logs(tmp_path, "out.txt", "my errors.txt")
     slurm(scontrol=f'test "$*" = "-o -- show job 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
-    assert read(job) == (["my errors.txt", "out.txt"], [])
+    assert read(job) == (["my errors.txt", "out.txt"], [RUNS])
 
 
 def test_one_file_for_both_is_read_once_and_a_missing_one_is_named(tmp_path, slurm):
     logs(tmp_path, "out.txt")
     slurm(scontrol=f"cat <<X\n{SHOWN.format(tmp_path)}X")
     names, problems = read("12345")
-    assert names == ["out.txt"] and len(problems) == 1 and "my errors.txt, which is not there" in problems[0]
+    missing, runs = problems
+    assert names == ["out.txt"] and "my errors.txt, which is not there" in missing and runs == RUNS
     slurm(scontrol=f"echo 'JobId=1 StdErr={tmp_path}/out.txt StdOut={tmp_path}/out.txt'")
     assert read("1") == (["out.txt"], [])
 

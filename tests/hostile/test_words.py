@@ -24,6 +24,7 @@ from ncclkit.core.model import Event, Fact, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.experiments import baseline
 from ncclkit.live import probe, scheduler, submit
+from ncclkit.live.job_outcomes import job_outcomes
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import JobOptions
 from tests.processes import leftovers
@@ -356,7 +357,15 @@ def test_no_answer_of_slurm_is_a_traceback(tmp_path: Path, monkeypatch: pytest.M
         case.facts = scheduler.read_facts()
         assert scheduler.choices(case).keys() == {"partition", "account", "qos"}
         assert all(map(scheduler.partition_words, scheduler.known(case).get("partitions", [])))
-        assert scheduler.scheduler_sentence(case) and asyncio.run(slurm.nodes_of(7)) >= 0
+        assert scheduler.scheduler_sentence(case)
+        (outcome,) = job_outcomes([job])
+        assert outcome.state.sentence.startswith("Job 7"), (said, outcome)
+        (tmp_path / "end.json").unlink(missing_ok=True)
+        if "JobState=RUNNING" in said:
+            assert asyncio.run(slurm.nodes_of(7)) >= 0
+            continue
+        with pytest.raises(NcclkitError, match="Slurm (did not say where|says of) job 7 "):
+            asyncio.run(slurm.nodes_of(7))
 
 
 def test_the_accounting_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,8 @@ def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) 
     commands(fake, scontrol="sleep 60")
     job = submit.BatchJob(tmp_path, "7", ("probe",), 0.0)
     assert not submit.job_state(job).over and "Slurm does not answer" in submit.job_state(job).sentence
-    commands(fake, scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", sacct="exit 1")
+    commands(fake, scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    commands(fake, sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
     assert (
         submit.job_state(job).sentence == "Job 7 is not known to Slurm any more, and left no end; its node may have failed."
     )

@@ -15,6 +15,7 @@ from ncclkit.cli.verbs.causes import CausesVerb
 from ncclkit.cli.verbs.compare import CompareVerb
 from ncclkit.cli.verbs.completion import CompletionVerb
 from ncclkit.cli.verbs.connect import ConnectVerb
+from ncclkit.cli.verbs.decide import DecideVerb
 from ncclkit.cli.verbs.diagnose import DiagnoseVerb
 from ncclkit.cli.verbs.exam import ExamVerb
 from ncclkit.cli.verbs.gate import GateVerb
@@ -32,6 +33,7 @@ from ncclkit.cli.verbs.tune import TuneVerb
 
 VERBS: tuple[Verb, ...] = (
     DiagnoseVerb(),
+    DecideVerb(),
     AskVerb(),
     AttachVerb(),
     InspectVerb(),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ncclkit.cli.arguments import add_json, add_log_marks
 from ncclkit.cli.judging import open_case, replaced_names_note, run_experiments, with_log_marks
 from ncclkit.cli.reading import read_evidence
-from ncclkit.cli.runner import Aside, Part, Verb, VerbAnswer, Verdict, print_note
+from ncclkit.cli.runner import Aside, Part, ReportPage, Verb, VerbAnswer, Verdict, print_note
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import add_options
 
@@ -217,7 +217,7 @@ def _answer_parts(
     yield from _verdict_parts(reading, jobs, options.all)
     if page is None:
         return
-    yield f"Report: {page}"
+    yield ReportPage(page)
     if options.redact or options.redact_name:
         yield replaced_names_note(page)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncclkit.cli.judging import replaced_names_note
-from ncclkit.cli.runner import Part, Verb, VerbAnswer
+from ncclkit.cli.runner import Part, ReportPage, Verb, VerbAnswer
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import add_options
 
@@ -100,9 +100,11 @@ def _given_parameters(words: list[str]) -> dict[str, str]:
 
 
 def _report_parts(html: Path, is_redacted: bool) -> Iterator[Part]:
+    sentence = ""
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
-        yield f"Verdict: {_verdict_sentence(html.parent)}"
-    yield f"Report: {html}\nCase folder: {html.parent}"
+        sentence = _verdict_sentence(html.parent)
+    yield ReportPage(html, sentence)
+    yield f"Case folder: {html.parent}"
     if is_redacted:
         yield replaced_names_note(html)
 

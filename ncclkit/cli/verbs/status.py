@@ -6,16 +6,19 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from ncclkit.cli.arguments import JOB_ID, add_case
-from ncclkit.cli.batch_jobs import ended_answer, follow_job, with_case
+from ncclkit.cli.arguments import JOB_ID, add_case, add_json
+from ncclkit.cli.batch_jobs import INTERRUPTED, ended_answer, follow_job, with_case
 from ncclkit.cli.judging import open_case
 from ncclkit.cli.runner import Verb, VerbAnswer
 from ncclkit.cli.terminal import show
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import SCHEMA, NcclkitError
 
 if TYPE_CHECKING:
+    from ncclkit.core.case import Case
+    from ncclkit.live.job_outcomes import JobOutcome
     from ncclkit.live.submit import BatchJob
 
 
@@ -35,10 +38,12 @@ class StatusVerb(Verb):
         parser.add_argument("--follow", action="store_true", help="stay until the job has ended")
         parser.add_argument("--cancel", action="store_true", help="cancel the job")
         add_case(parser)
+        add_json(parser, "one JSON object instead of text: all jobs, and what came of each")
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """The exit status of a job that ended, 0 while it has not."""
         from ncclkit.live import submit as batch
+        from ncclkit.live.job_outcomes import job_outcomes
 
         case = open_case(options.case)
         held = batch.submitted_jobs(case)
@@ -53,14 +58,38 @@ class StatusVerb(Verb):
         if options.cancel:
             batch.cancel(job)
         if options.follow:
-            return follow_job(case, job)
-        for one in held:
-            state = batch.job_state(one)
-            show(f"{shlex.join(['ncclkit', *with_case(one.words)])}: {state.sentence}", sys.stderr)
-        now = batch.job_state(job)
+            followed = follow_job(case, job)
+            if followed.status == INTERRUPTED:
+                return followed
+            known = job_outcomes(held)
+            return replace(followed, data=lambda: _json_object(case, job, known))
+        known = job_outcomes(held)
+        if not options.json:
+            _show_outcomes(known)
+        (now,) = [outcome.state for outcome in known if outcome.job is job]
+        ended = VerbAnswer(0)
         if now.over:
-            return ended_answer(job, now)
-        return VerbAnswer(0)
+            ended = ended_answer(job, now)
+        return replace(ended, data=lambda: _json_object(case, job, known))
+
+
+def _show_outcomes(known: Sequence[JobOutcome]) -> None:
+    """A line for each job, and below it what came of its verb."""
+    for outcome in known:
+        words = shlex.join(["ncclkit", *with_case(outcome.job.words)])
+        show(f"{words}: {outcome.state.sentence}", sys.stderr)
+        for line in outcome.lines():
+            show(f"  {line}", sys.stderr)
+
+
+def _json_object(case: Case, job: BatchJob, known: Sequence[JobOutcome]) -> dict[str, Any]:
+    """All jobs of the case, the oldest first; `job` is the one that the exit status is about."""
+    return {
+        "schema": SCHEMA,
+        "case": str(case.path),
+        "job": job.id,
+        "jobs": [outcome.to_dict() for outcome in known],
+    }
 
 
 def _meant_job(held: Sequence[BatchJob], number: int | None) -> BatchJob | None:

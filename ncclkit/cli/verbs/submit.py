@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclkit.cli.arguments import can_ask_person, typed_answer
-from ncclkit.cli.batch_jobs import follow_job, with_case
+from ncclkit.cli.arguments import add_json, can_ask_person, typed_answer
+from ncclkit.cli.batch_jobs import INTERRUPTED, follow_job, with_case
 from ncclkit.cli.judging import open_case
 from ncclkit.cli.runner import Verb, VerbAnswer, print_note, run_verb
 from ncclkit.cli.terminal import show
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import SCHEMA, NcclkitError
 from ncclkit.live.options import JOB_OPTIONS, JobOptions, add_options
+
+if TYPE_CHECKING:
+    from ncclkit.core.case import Case
+    from ncclkit.live.submit import BatchJob
 
 NEVER_BATCH = ("submit", "status", "open", "mcp", "completion", "causes", "gate")
 """Verbs that ask about batch jobs, wait for a person, or need no node."""
@@ -41,6 +46,7 @@ class SubmitVerb(Verb):
         parser.add_argument(
             "--dry-run", action="store_true", help="print what sbatch would get, and submit nothing"
         )
+        add_json(parser, "one JSON object instead of text: the job, and what came of it")
         parser.usage = (
             "%(prog)s [-p PARTITION] [-N NODES] [-t TIME] [OPTION …] VERB [OPTION OF THE VERB …]"
         )
@@ -69,12 +75,24 @@ class SubmitVerb(Verb):
         words = with_case(options.words, "--case", str(case.path))
         if options.dry_run:
             folder = batch.unmade_folder(case.path or Path(), words[0])
-            return VerbAnswer(0, [batch.script(case, folder, words, chosen)])
+            text = batch.script(case, folder, words, chosen)
+            return VerbAnswer(0, [text], lambda: {"schema": SCHEMA, "script": text})
         job = batch.submit(case, words, chosen, _confirm_script)
         print_note(f"job {job.id} is in the queue; {job.folder} keeps what it prints.")
         if options.no_wait:
-            return VerbAnswer(0)
-        return follow_job(case, job)
+            return VerbAnswer(0, (), lambda: _json_object(case, job))
+        followed = follow_job(case, job)
+        if followed.status == INTERRUPTED:
+            return followed
+        return replace(followed, data=lambda: _json_object(case, job))
+
+
+def _json_object(case: Case, job: BatchJob) -> dict[str, Any]:
+    """The job as ``ncclkit status --json`` has it."""
+    from ncclkit.live.job_outcomes import job_outcomes
+
+    (outcome,) = job_outcomes([job])
+    return {"schema": SCHEMA, "case": str(case.path), "job": outcome.to_dict()}
 
 
 def _parsed_verb(options: argparse.Namespace) -> argparse.Namespace:

@@ -201,7 +201,7 @@ TORCHRUN: tuple[Rule, ...] = (
     rule(
         "slurm.event",
         "Node failure",
-        r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure",
+        r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure(?: on (?P<_host>[\w.-]{1,253}))?",
         what="node_fail",
     ),
     # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv \
@@ -366,4 +366,56 @@ SCHEDULERS: tuple[Rule, ...] = tuple(
     for what, anchor, pattern in ENDS
 )
 
-RULES: tuple[Rule, ...] = (*TORCHRUN, *PROGRAMS, *SCHEDULERS)
+ANSWERS: tuple[Rule, ...] = (
+    # JobId=4711 JobState=NODE_FAIL FailedNode=n2 Reason=NodeDown ExitCode=0:0 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:NODE|BOOT)_FAIL\b(?: FailedNode=(?P<_host>[\w.-]{1,253}))?",
+        what="node_fail",
+        answer=True,
+    ),
+    # JobId=4711 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:TIMEOUT|DEADLINE)\b",
+        what="time_limit",
+        answer=True,
+    ),
+    # JobId=4711 JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=OUT_OF_MEMORY\b",
+        what="oom",
+        answer=True,
+    ),
+    # JobId=4711 JobState=PREEMPTED Reason=None ExitCode=0:15 EndTime=…
+    rule(
+        "slurm.event",
+        "JobState=",
+        r"\bJobId=\S+ JobState=(?:CANCELLED|PREEMPTED)\b",
+        what="cancelled",
+        answer=True,
+    ),
+    # NodeName=n2 State=DOWN* Reason=Not responding [slurm@2026-11-21T01:02:03]
+    rule(
+        "slurm.event",
+        "NodeName=",
+        r"\bNodeName=(?P<_host>\S+) State=(?:\S*\b(?:DOWN|FAIL|NOT_RESPONDING)\b|\S+\*)",
+        what="node_fail",
+        answer=True,
+    ),
+    # NodeName=n2 State=IDLE+DRAIN Reason=gpu fell off [root@2026-11-21T01:02:03]
+    rule(
+        "slurm.event",
+        "NodeName=",
+        r"\bNodeName=(?P<_host>\S+) State=\S*\bDRAIN(?:ED|ING)?\b",
+        what="node_drained",
+        answer=True,
+    ),
+)
+"""What `ncclkit.evidence.sources.slurm_end` keeps of a scheduler's answers."""
+
+RULES: tuple[Rule, ...] = (*TORCHRUN, *PROGRAMS, *SCHEDULERS, *ANSWERS)

@@ -17,6 +17,7 @@ from pathlib import Path
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import natural
+from ncclkit.evidence.sources import slurm_end
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""
@@ -115,7 +116,7 @@ def _files_by_name(name: str, problems: list[str]) -> Iterator[tuple[str, Iterab
     elif job := JOB.fullmatch(name):
         found, gone = outputs(job[1])
         problems += gone
-        yield f"slurm:{job[1]}", found
+        yield f"{ASKED}{job[1]}", found
     elif glob.has_magic(name):
         for match in _matches_of_pattern(name):
             yield match, _files_behind(match, problems)
@@ -228,6 +229,8 @@ def opened(path: str) -> io.BufferedReader:
 JOB = re.compile(r"(?:slurm:)?(\d{1,10}(?:[_+]\d{1,7})?)", re.ASCII)
 """``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without
 ``slurm:``."""
+ASKED = "slurm:"
+"""How the name of an input begins that is a job of Slurm."""
 DEADLINE = 20.0
 """Seconds for one question to Slurm; a busy controller needs a few."""
 RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|$)")
@@ -255,8 +258,10 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     there = [path for path in named if os.path.isfile(path)]
     gone = [path for path in named if path not in there]
     if not there:
+        why = slurm_end.note_on_running(job, slurm_end.end_of_job(job, ask_slurm))
         raise NcclkitError(
-            f"Slurm job {job} writes to {gone[0]}, which is not there; name the file where it is"
+            why
+            or f"Slurm job {job} writes to {gone[0]}, which is not there; name the file where it is"
             " now."
         )
     return there, [
@@ -324,4 +329,16 @@ def _ask_slurm(argv: list[str], said: list[str]) -> str:
         last = (answer.err.strip().splitlines() or ["no such job"])[-1][:200]
         said += [f"{argv[0]}: {last.removeprefix(argv[0]).lstrip(': ')}"]
         return ""
+    return answer.out
+
+
+def ask_slurm(*argv: str) -> str:
+    """What a command of Slurm prints; raises NcclkitError where it does not answer."""
+    try:
+        answer: Answer = Machine().run([*argv], DEADLINE, argv[0])
+    except Unread as why:
+        raise NcclkitError(f"{why}.") from why
+    if answer.code:
+        last = (answer.err.strip().splitlines() or ["no output"])[-1][:200]
+        raise NcclkitError(f"{argv[0]}: {last.removeprefix(argv[0]).lstrip(': ')}.")
     return answer.out

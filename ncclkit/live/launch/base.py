@@ -74,7 +74,8 @@ class Launcher(ABC):
     async def nodes_of_job(self, number: int) -> int:
         """How many nodes a running job of this user has.
 
-        It is 0 where this launcher knows of none.
+        It is 0 where this launcher knows of none.  Raises NcclkitError, which says why, where it
+        cannot tell, and where the job does not run.
         """
         return 0
 

@@ -20,9 +20,11 @@ from typing import Any
 
 from ncclkit.agent import wire
 from ncclkit.agent.facts.machine import Machine, Unread
+from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import host_list, split_words
+from ncclkit.evidence.sources import slurm_end
 from ncclkit.live import scheduler
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.base import Launcher, OnRecord, Record, checked_program
@@ -115,7 +117,8 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
 async def nodes_of(job: int) -> int:
     """How many nodes a Slurm job runs on.
 
-    It is 0 where Slurm is not here, or does not know the job as running.
+    It is 0 where Slurm is not here, or does not know the job.  Raises NcclkitError, which says why,
+    where it does not answer, and where the job does not run.
     """
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
@@ -123,13 +126,27 @@ async def nodes_of(job: int) -> int:
     try:
         ask = ("scontrol", "-o", "--", "show", "job", number)
         output = await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)
-    except NcclkitError:
-        return 0
+    except NcclkitError as error:
+        if scheduler.UNKNOWN_ID in str(error).lower():
+            return 0
+        why = str(error).rstrip(".")
+        raise NcclkitError(
+            f"Slurm did not say where job {number} runs ({why}); ask again, or go to one of its"
+            " nodes."
+        ) from error
     shown = scheduler.fields(output.partition("\n")[0])
-    running = shown.get("JobState") == "RUNNING"
-    if running:
-        return scheduler.number_in(shown.get("NumNodes", ""))
-    return 0
+    state = shown.get("JobState", "")
+    if not state:
+        answer = repr(output.strip()[:100])
+        raise NcclkitError(
+            f"Slurm did not say where job {number} runs (scontrol answered {answer}); ask again, or"
+            " go to one of its nodes."
+        )
+    if state != "RUNNING":
+        raise NcclkitError(
+            f"Slurm says of job {number} {state[:40]}, so none of its ranks is at work."
+        )
+    return scheduler.number_in(shown.get("NumNodes", ""))
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
@@ -207,7 +224,23 @@ async def run_on_nodes(
     for problem in await asyncio.to_thread(pack.unpack, folder):
         on_record({"kind": "problem", "say": problem})
     await asyncio.to_thread(_absent, folder, records, hosts)
+    if not any(record["kind"] == "end" and record["reason"] == "done" for record in records):
+        number = os.environ.get("SLURM_JOB_ID", "")
+        await asyncio.to_thread(keep_end, folder, number, on_record, True)
     return records
+
+
+def keep_end(
+    folder: Path, number: str, on_record: OnRecord = lambda record: None, run_failed: bool = False
+) -> None:
+    """Ask Slurm how a job ended, or lost its nodes, and keep that beside the logs of a run."""
+    if not scheduler.JOB_ID.fullmatch(number):
+        return
+    end = slurm_end.end_of_job(number, scheduler.ask_slurm, run_failed)
+    if end.problem:
+        on_record({"kind": "problem", "say": end.problem})
+    if end.lines:
+        storage.write(folder / slurm_end.FILE, "\n".join([*end.lines, ""]))
 
 
 @dataclass
