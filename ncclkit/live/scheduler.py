@@ -295,7 +295,13 @@ def _accounts() -> list[dict[str, str]]:
         f"user={user()}",
         "format=Account,Partition,QOS,DefaultQOS",
     )
-    return _table(columns, said)
+    rows = _table(columns, said)
+    # an empty table would be drawn as "none", which nobody knows
+    if not rows:
+        raise NcclkitError(
+            f"sacctmgr names no account of {user()}; jobs are charged to the default, if at all."
+        )
+    return rows
 
 
 def _jobs() -> list[dict[str, str]]:

@@ -207,15 +207,18 @@ def submit(
     `on_record` is shown the text (kind ``script``) before it goes.  Raises NcclkitError in one
     sentence where Slurm refuses it; nothing is left of it then.
     """
-    # what is refused leaves no folder
     job_checks.refuse_misfit(case, options)
-    script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
-    folder = case.new_folder("jobs", verb[0])
     words = redact.words(verb)
+    # what is refused leaves no folder, nor does a person who says no, or leaves at the question
+    expected = case.next_folder("jobs", verb[0])
+    script(case, expected, verb, options)
+    shown = redact.text(script(case, expected, words, options))
+    on_record({"kind": "script", "text": shown})
+    folder = case.new_folder("jobs", verb[0])
     try:
+        # another submit may have taken the number meanwhile
         text = script(case, folder, verb, options)
         shown = redact.text(script(case, folder, words, options))
-        on_record({"kind": "script", "text": shown})
         said = _handed_over(folder, text, scheduler.hint_values(case, options.partition))
     except BaseException:
         shutil.rmtree(folder)

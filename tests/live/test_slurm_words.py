@@ -11,7 +11,9 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.cli import main
+from ncclkit.cli.batch_jobs import ended_answer
 from ncclkit.cli.parser import command_parser
+from ncclkit.cli.runner import print_parts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.live import node_kinds, scheduler, slurm_words, submit
@@ -364,3 +366,35 @@ def test_no_label_of_the_form_is_wider_than_its_room(login: Path, tmp_path: Path
         if type(field).__name__ != "Checkbox":
             room = float(field.style.description_width.removesuffix("em"))
             assert len(field.description) * 0.5 <= room, field.description
+
+
+def test_a_no_at_the_question_and_a_terminal_that_is_closed_leave_no_folder(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    seen: list[bool] = []
+
+    def asked(record: dict[str, Any]) -> None:
+        seen.append((tmp_path / "case" / "jobs" / "1-probe").exists())
+        raise NcclkitError("Nothing was submitted.")
+
+    with pytest.raises(NcclkitError, match="Nothing was submitted"):
+        submit.submit(case, ["probe"], JobOptions(), asked)
+    # a terminal that is closed ends this process while the question stands
+    assert seen == [False] and not list((tmp_path / "case").glob("jobs/*"))
+
+
+def test_accounts_that_nobody_names_are_not_drawn_as_none(login: Path) -> None:
+    commands(login, sacctmgr="true")
+    accounts = {fact.name: fact for fact in scheduler.read_facts()}["scheduler.accounts"]
+    assert accounts.value is None and accounts.why.startswith("sacctmgr names no account of")
+
+
+def test_progress_that_was_shown_is_not_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.err").write_text("  rank 0: size 8 all_reduce\n  rank 0: done\nslurmstepd: error: killed\n")
+    job = submit.BatchJob(tmp_path, "7", ("probe",), 0.0)
+    ended = submit.JobState("7", "TIMEOUT")
+    shown = {"  rank 0: size 8 all_reduce", "  rank 0: done"}
+    print_parts(ended_answer(job, ended, shown).parts)
+    said = capsys.readouterr().err
+    assert "rank 0" not in said and "slurmstepd: error: killed" in said
+    print_parts(ended_answer(job, ended).parts)  # nobody followed it
+    assert "rank 0: done" in capsys.readouterr().err
