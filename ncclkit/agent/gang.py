@@ -35,7 +35,9 @@ MEETING = 0.5
 """Share of the time in which all nodes must have come: they import torch first."""
 TOGETHER = 10.0
 """Seconds that are kept for all nodes together."""
-SPARE = 1.5
+AGAIN = 14.0
+"""Seconds that are kept to try suspects again."""
+SPARE = 3.0
 """Seconds from the end of a group's time until the node that says nothing is given up."""
 SIZE = 4 << 20
 """Bytes of a message."""
@@ -208,6 +210,11 @@ class _Gang:
                 self._read(sockets[connection], answers)
         return {group: _group_result(group, answers, self.absent) for group in groups}
 
+    def keep(self, results: dict[tuple[int, ...], PairResult]) -> None:
+        """Keep what pairs came to; the last attempt of a pair counts."""
+        for group, result in results.items():
+            self.results[(group[0], group[1])] = result
+
     def _tell(self, node: int, order: dict[str, Any]) -> None:
         try:
             self.members[node].connection.sendall(json.dumps(order).encode() + b"\n")
@@ -287,8 +294,9 @@ def _lead(asked: argparse.Namespace, until: float) -> int:
         gang = _Gang(asked.nodes, server)
         gang.meet(begun + MEETING * asked.seconds)
         untried = _try_pairs(gang, until - TOGETHER)
-        bad = {one.node for one in gang_verdict.failing_nodes(gang.results)}
-        good = tuple(node for node in sorted(gang.members) if node not in {*bad, *gang.absent})
+        _try_again(gang, until - TOGETHER)
+        bad = _suspects(gang)
+        good = tuple(node for node in sorted(gang.members) if node not in bad)
         together = None
         left = until - time.monotonic() - SPARE - 1.0
         if len(good) > 1 and left > 1.0:
@@ -301,25 +309,55 @@ def _lead(asked: argparse.Namespace, until: float) -> int:
     return int(answer["status"])
 
 
+def _suspects(gang: _Gang) -> set[int]:
+    """Nodes that did not come, were lost, or failed with two others already."""
+    found = gang_verdict.failing_nodes(gang.results, gang_verdict.SUSPECT)
+    return {*gang.absent, *(one.node for one in found)}
+
+
 def _try_pairs(gang: _Gang, until: float) -> int:
     """Try all pairs, round by round; returns how many there was no time for.
 
-    A node that is bad already takes no more time of others.
+    A suspect takes no more time of others, and is tried again at the end.
     """
     rounds = gang_verdict.rounds_of(node for node in sorted(gang.members))
     untried = 0
     for pairs in rounds:
-        bad = {one.node for one in gang_verdict.failing_nodes(gang.results)}
-        bad.update(gang.absent)
-        wanted = [pair for pair in pairs if not bad & set(pair)]
+        suspects = _suspects(gang)
+        wanted = [pair for pair in pairs if not suspects & set(pair)]
         left = until - time.monotonic()
+        if suspects - set(gang.absent):
+            left -= AGAIN
         if left < ROUND / 2:
             untried += len(wanted)
-            continue
-        if wanted:
-            for group, result in gang.run([*wanted], min(ROUND, left)).items():
-                gang.results[(group[0], group[1])] = result
+        elif wanted:
+            gang.keep(gang.run([*wanted], min(ROUND, left)))
     return untried
+
+
+def _try_again(gang: _Gang, until: float) -> None:
+    """Try each suspect with one more node, and what failed once more, with more time.
+
+    Of hosts that are busy a healthy pair may have been late.
+    """
+    suspects = _suspects(gang) - set(gang.absent)
+    good = [node for node in sorted(gang.members) if node not in _suspects(gang)]
+    busy: set[int] = set()
+    pairs = []
+    for node in sorted(suspects):
+        free = [one for one in good if one not in busy]
+        # with a node that it was not tried with, where there is one
+        free.sort(key=lambda one: (min(one, node), max(one, node)) in gang.results)
+        if free:
+            pairs.append((min(free[0], node), max(free[0], node)))
+            busy.update(pairs[-1])
+    for pair, result in gang.results.items():
+        if not result.works and not {*busy, *suspects, *gang.absent} & set(pair):
+            pairs.append(pair)
+            busy.update(pair)
+    left = until - time.monotonic()
+    if pairs and left > ROUND / 2:
+        gang.keep(gang.run([*pairs], min(2 * ROUND, left)))
 
 
 def _write_answer(asked: argparse.Namespace, answer: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ class LiveTest(Form):
         """
         self._start = start
         self._expect = expect
-        self.controls = _controls(options)
+        self.controls = option_controls(options)
         self._here = options.here
         self.bar = W.IntProgress(min=0, max=1000, layout=W.Layout(width="auto", flex="1 1 8em"))
         self.log = W.HTML()
@@ -179,7 +179,7 @@ class LiveTest(Form):
 
         An interpreter that is not there is one of them.
         """
-        found = _misfits(ProbeOptions, self.controls)
+        found = option_misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
         program = python.value.strip()
         # on nodes the program need not be on this host
@@ -266,7 +266,7 @@ class BatchTest(LiveTest):
         Those of the job are as `ncclkit submit` takes them.
         """
         self._case, self._asked_for = case, bool(job.strip())
-        self.job = _controls(submit.parse_options(job), scheduler.choices(case))
+        self.job = option_controls(submit.parse_options(job), scheduler.choices(case))
         self.kind = W.Dropdown(
             description="Kind of nodes",
             style={"description_width": LABEL_WIDTH},
@@ -339,7 +339,7 @@ class BatchTest(LiveTest):
         for f, why in super().wrong().items():
             if f is not self.controls["python"]:
                 found[f] = why
-        found |= _misfits(JobOptions, self.job)
+        found |= option_misfits(JobOptions, self.job)
         if not found:
             try:
                 job_checks.refuse_misfit(self._case, self._job_options())
@@ -392,7 +392,7 @@ def _end(state: str) -> tuple[str, str, str]:
     return ENDS.get(state, ("•", state, "possible"))
 
 
-def _misfits(
+def option_misfits(
     kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]
 ) -> dict[W.Widget, str]:
     """Controls whose value alone no options can be made of, with the reason."""
@@ -419,7 +419,7 @@ def sizes(chosen: int) -> list[tuple[str, int]]:
     return rows
 
 
-def _controls(
+def option_controls(
     options: ProbeOptions | JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, W.Widget]:
     """One control for each option, of the kind that its value asks for.
