@@ -87,7 +87,9 @@ def _printed_parts(job: BatchJob, ended: JobState, shown: AbstractSet[str]) -> I
     said = [line for line in job.complaints.splitlines() if line not in shown]
     if any(line.strip() for line in said):
         yield Aside("\n".join(said))
-    yield Aside(f"ncclkit: {ended.sentence}")
+    last = f"ncclkit: {ended.sentence}"
+    if last not in shown:
+        yield Aside(last)
 
 
 def with_case(words: Sequence[str], *case: str) -> list[str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from ncclkit.agent import gate, gate_checks, gate_drain, gate_state
+from ncclkit.agent import gang, gate, gate_checks, gate_drain, gate_state
 from ncclkit.agent.facts.machine import Hung, Machine
 from ncclkit.agent.gate_state import State
 from tests.facts.test_gate import agent, changed, fake, good, judged, run
+from tests.packaging.project import ROOT
 from tests.hostile.drivers import ENDLESS, REFUSING, SILENT
 from tests.processes import leftovers
 
@@ -354,3 +358,64 @@ def test_the_verb_passes_on_what_the_agent_takes(tmp_path: Path) -> None:
     assert gate._parse_options(["--drain", "n7"]).drain == "n7" and gate._parse_options([]).drain is None
     with pytest.raises(ValueError, match="not the name of a node"):
         gate._parse_options(["--drain", "n[1-4]"])
+
+
+# ---------------------------------------------------------------- the documented recipes
+
+PAGE = (ROOT / "docs" / "gate.md").read_text()
+
+
+def documented(kind: str) -> dict[str, Any]:
+    """The YAML of that kind in docs/gate.md."""
+    found = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
+    (one,) = [document for document in found if document["kind"] == kind]
+    return dict(one)
+
+
+def gang_words(container: dict[str, Any], monkeypatch: pytest.MonkeyPatch, index: int) -> Any:
+    """What the agent makes of the words of an init container."""
+    words = [*container["command"], *container["args"]]
+    if words[0] == "sh":
+        words = words[2].replace("$((INDEX + 1))", str(index + 1)).split()[1:]
+    assert words[:3] == ["python3", "/opt/ncclkit/agent.pyz", "gang"]
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+    return gang._parse_options(words[3:])
+
+
+def test_the_documented_kubernetes_files_start_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = documented("JobSet")["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    (container,) = spec["template"]["spec"]["initContainers"]
+    parsed = gang_words(container, monkeypatch, 2)
+    assert (parsed.number, parsed.nodes, parsed.write) == (2, spec["completions"], "/dev/termination-log")
+    assert parsed.master == "train-workers-0-0.train"
+    replicas = documented("PyTorchJob")["spec"]["pytorchReplicaSpecs"]
+    ends = []
+    for role, index in (("Master", 0), ("Worker", 0), ("Worker", 2)):
+        (container,) = replicas[role]["template"]["spec"]["initContainers"]
+        parsed = gang_words(container, monkeypatch, index)
+        ends.append((parsed.number, parsed.nodes, parsed.port))
+        assert [one["name"] for one in container["env"]] == ["SLURMD_NODENAME", "INDEX"]
+    assert ends == [(0, 4, 30500), (1, 4, 30500), (3, 4, 30500)]
+    (daemon,) = documented("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (line,) = [line for line in daemon["args"][0].splitlines() if "agent.pyz" in line]
+    parsed = gate._parse_options(line.split("agent.pyz gate ")[1].split())
+    assert (parsed.state, parsed.baseline, parsed.drain) == ("/state", "/opt/ncclkit/baseline.json", None)
+
+
+@pytest.mark.parametrize(("status", "nodes"), [(0, ""), (1, "--exclude=n3 --nodes=3 "), (2, None)])
+def test_the_documented_batch_script_leaves_the_bad_node_out(tmp_path: Path, status: int, nodes: str | None) -> None:
+    (script,) = re.findall(r"```sh\n(.*?)```", PAGE, re.S)
+    fake(
+        tmp_path,
+        f'echo "$@" >> {tmp_path}/asked\nfor last; do :; done\n'
+        f'case "$*" in *gang*) echo n3 > "$last"; exit {status};; esac\n',
+        "srun",
+    )
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4"}
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, env=env, timeout=30, capture_output=True)
+    started = [line for line in asked(tmp_path).splitlines() if "torchrun" in line]
+    if nodes is None:
+        assert done.returncode == 2 and started == []
+    else:
+        assert started == [f"{nodes}torchrun …"]

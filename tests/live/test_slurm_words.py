@@ -396,5 +396,8 @@ def test_progress_that_was_shown_is_not_printed_again(tmp_path: Path, capsys: py
     print_parts(ended_answer(job, ended, shown).parts)
     said = capsys.readouterr().err
     assert "rank 0" not in said and "slurmstepd: error: killed" in said
+    assert said.count(ended.sentence) == 1
+    print_parts(ended_answer(job, ended, {*shown, f"ncclkit: {ended.sentence}"}).parts)
+    assert ended.sentence not in capsys.readouterr().err
     print_parts(ended_answer(job, ended).parts)  # nobody followed it
     assert "rank 0: done" in capsys.readouterr().err
