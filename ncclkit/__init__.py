@@ -56,7 +56,7 @@ _FORMS = {
     "start": "views.start:StartForm",
     "step": "views.steps:StepForm",
     "story_ask": "lab.views.questions:StoryAskForm",
-    "tune": "views.tune:TuneForm",
+    "tune": "views.tune_batch:tune_form",
 }
 _VIEWS = {
     "answer": "views.answer:answer_view",

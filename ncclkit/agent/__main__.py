@@ -13,6 +13,7 @@ VERBS = {
     "collective": "run.collective",
     "connect": "connect.session",
     "facts": "facts.gather",
+    "gang": "gang",
     "gate": "gate",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",

@@ -24,6 +24,17 @@ from . import links, private, wire
 from .commands import CANNOT_END, TOO_LONG, run_bounded
 from .facts import collect
 from .facts.machine import Answer, Hung, Machine
+from .gate_checks import (
+    Problem,
+    Rows,
+    check_cards,
+    check_clock,
+    check_mounts,
+    learned_checks,
+    problem_row,
+)
+from .gate_drain import drain_node
+from .gate_state import State, checked_node_name, judge_since, own_node_name
 from .run import processes
 from .threads import side_by_side
 
@@ -52,6 +63,16 @@ ENDING = (0.2, 0.5)
 DYING = 0.5
 """Seconds in which a process that was killed ends, where nothing holds it."""
 SMI = "nvidia-smi"
+DEFAULTS = {
+    "seconds": 10.0,
+    "baseline": "",
+    "learn": "",
+    "kind": "",
+    "state": "",
+    "mount": (),
+    "drain": None,
+}
+"""What is asked where nothing is; `drain` is "" for this node."""
 SILENT = {"hung": "hung", "endless": "wrote without end"}
 """Values of `gpu.nvidia_smi` where the driver gave no answer, and how to say it."""
 
@@ -68,19 +89,16 @@ AT_LEAST = r"limits\.(memlock|nofile\.hard|nproc|shm\.size|cgroup\.memory)|memor
 PORTS = ("device", "port", "state", "rate", "link_layer")
 """What of an RDMA port all nodes of one kind share."""
 
-Rows = dict[str, Any]
-Problem = dict[str, Any]
-
 
 def main(argv: list[str]) -> int:
-    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict.
+    """``gate [--seconds N] [--baseline FILE] [--learn FILE] …``: print the verdict.
 
     Returns its exit status.  Python's own exit status after a defect is 1, by which a health check
     drains a healthy node: so whatever breaks is `UNKNOWN`.
     """
     begun = time.monotonic()
     out = _guarded_output()
-    asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
+    asked = argparse.Namespace(**DEFAULTS)
     try:
         asked = _parse_options(argv)
         answer, left = _supervised_verdict(asked, begun)
@@ -89,8 +107,22 @@ def main(argv: list[str]) -> int:
         left = []
     if left and CANNOT_END not in answer["say"]:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
+    if asked.drain is not None and answer["status"] == NOT_READY:
+        _drain_as_asked(asked, answer)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
     return _print_answer(out, answer, begun + asked.seconds + 1.0)
+
+
+def _drain_as_asked(asked: argparse.Namespace, answer: dict[str, Any]) -> None:
+    """Drain the node, and say what came of it; a node that is not ready stays so in any case."""
+    try:
+        node = asked.drain or own_node_name()
+        reason = str(answer["say"]).partition(" is not ready: ")[2] or str(answer["say"])
+        answer["drained"], what = drain_node(node, reason)
+    except Exception as error:
+        answer["drained"] = False
+        what = "it was not drained (%s: %s)" % (type(error).__name__, error)
+    answer["say"] += "; %s" % _plain_sentence(what)
 
 
 def _guarded_output() -> int | None:
@@ -129,7 +161,13 @@ def _parse_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--baseline", default="")
     parser.add_argument("--learn", default="")
+    parser.add_argument("--kind", default="")
+    parser.add_argument("--state", default="")
+    parser.add_argument("--mount", action="append", default=[])
+    parser.add_argument("--drain", nargs="?", const="", default=None)
     asked = parser.parse_args(argv)
+    if asked.drain:
+        checked_node_name(asked.drain)
     if not 1.0 <= asked.seconds <= 3600.0:  # nor a number that is none
         raise ValueError("--seconds takes 1 to 3600")
     return asked
@@ -289,13 +327,21 @@ def _killed_in_kernel() -> set[int]:
 
 def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
-        baseline = {}
+        kinds: list[dict[str, Any]] = []
         if asked.baseline:
-            baseline = _read_baseline(asked.baseline)
+            kinds = _read_baselines(asked.baseline)
     except (OSError, ValueError) as error:
         return _broken_answer(
             asked, "the baseline %s could not be read (%s)" % (asked.baseline, error)
         )
+    state = None
+    if asked.state:
+        try:
+            state = State(asked.state, own_node_name())
+        except (OSError, ValueError) as error:
+            return _broken_answer(
+                asked, "the state in %s cannot be used (%s)" % (asked.state, error)
+            )
     stuck = _stuck_before()
     machine = _WithoutDriver(stuck) if stuck else Machine()
     testing = asked.seconds >= TEST
@@ -303,7 +349,14 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     left = max(0.5, begun + asked.seconds - 1.0 - time.monotonic())
     rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
     found = {row["name"]: row for row in rows}
+    baseline, doubt = baseline_of_node(found, kinds, asked.kind)
     problems, unknown = judge_node(found, baseline)
+    unknown += doubt
+    more_problems, more_unknown = check_mounts(machine, asked.mount)
+    problems += [*more_problems, *check_cards(found, baseline), *check_clock(found, baseline)]
+    unknown += more_unknown
+    if state:
+        problems = judge_since(state, found, problems)
     count = _fact_value(found, "gpu.count") or 0
     tested = None
     # a node that is not ready anyway need not be tested
@@ -315,8 +368,24 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
         _fact_value(found, "gpu.nvidia_smi") in SILENT
     )  # a node without its GPUs is no good example
     if asked.learn and not problems and not silent:
-        _learn_baseline(asked.learn, found, tested)
-    return _printed_object(problems, unknown, len(found), asked, tested)
+        _learn_baseline(asked.learn, found, tested, asked.kind)
+    answer = _printed_object(problems, unknown, len(found), asked, tested)
+    if state:
+        _keep_state(state, answer)
+    return answer
+
+
+def _keep_state(state: State, answer: dict[str, Any]) -> None:
+    """Keep this check for the next one, and say how often the node has failed."""
+    trouble = state.write(answer["ready"])
+    if answer["ready"] is False and state.history():
+        answer["say"] += "; %s" % state.history()
+    answer["failures"] = len(state.now["failures"])
+    if trouble:
+        answer["say"] += "; %s" % trouble
+        if answer["status"] == READY:
+            # the next check would not know what is new
+            answer.update(status=UNKNOWN, ready=None, unknown=[*answer["unknown"], trouble])
 
 
 def _printed_object(
@@ -365,10 +434,6 @@ def _fact_value(found: Rows, name: str) -> Any:
     return found.get(name, {}).get("value")
 
 
-def _problem_row(name: str, value: Any, say: str, expected: Any = None) -> Problem:
-    return {"fact": name, "value": value, "expected": expected, "say": say}
-
-
 # ---------------------------------------------------------------- facts
 
 
@@ -384,7 +449,7 @@ def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], li
     silent = _of_driver(found)
     if silent and _has_gpus(baseline):
         state = _fact_value(found, "gpu.nvidia_smi")
-        problems.insert(0, _problem_row("gpu.nvidia_smi", state, silent, "answers"))
+        problems.insert(0, problem_row("gpu.nvidia_smi", state, silent, "answers"))
     elif silent:
         unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
@@ -401,9 +466,7 @@ def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], li
                     shown.append("unlimited")
                 else:
                     shown.append(number)
-            problems.append(
-                _problem_row(name, value, "%s is %s, not %s" % (name, *shown), expected)
-            )
+            problems.append(problem_row(name, value, "%s is %s, not %s" % (name, *shown), expected))
     return problems, unknown
 
 
@@ -430,11 +493,11 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
     smi = _fact_value(found, "gpu.nvidia_smi")
     why = found.get("gpu.nvidia_smi", {}).get("why", "")
     if smi in ("failed", "breaks off"):
-        yield _problem_row("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
+        yield problem_row("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
     driver = _fact_value(found, "gpu.driver")
     library = _fact_value(found, "gpu.library")
     if driver and library and driver != library:
-        yield _problem_row(
+        yield problem_row(
             "gpu.library",
             library,
             "the driver's library is %s, its module %s" % (library, driver),
@@ -446,7 +509,7 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
         if gpu and value is not None:
             say = _of_gpu(gpu[2], value)
             if say:
-                yield _problem_row(name, value, "GPU %s %s" % (gpu[1], say))
+                yield problem_row(name, value, "GPU %s %s" % (gpu[1], say))
 
 
 def _of_gpu(what: str, value: Any) -> str:
@@ -484,7 +547,7 @@ def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
     for port, expected in baseline.get("ports", {}).items():
         if here.get(port) != expected:
             say = "port %s is %s, not %s" % (port, here.get(port) or "missing", expected)
-            yield _problem_row("net.rdma", here.get(port), say, expected)
+            yield problem_row("net.rdma", here.get(port), say, expected)
 
 
 def _ports_of_node(found: Rows) -> dict[str, list[Any]]:
@@ -577,14 +640,14 @@ def judge_test(
         return [], ["the test of its GPUs wrote more than %d MiB" % (LONGEST >> 20)]
     if tested["wrong"]:
         return [
-            _problem_row(
+            problem_row(
                 "test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0
             )
         ], []
     if tested["reason"] != "done":
         why = tested["error"] or tested["reason"]
         return [
-            _problem_row("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
+            problem_row("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
         ], []
     expected = baseline.get("busbw")
     busbw = tested["busbw"]
@@ -592,7 +655,7 @@ def judge_test(
         say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
             *(busbw, 100 * busbw / expected, expected),
         )
-        return [_problem_row("test", busbw, say, expected)], []
+        return [problem_row("test", busbw, say, expected)], []
     return ([] if expected or busbw is None else _by_links(busbw, tested["ranks"], found or {})), []
 
 
@@ -609,18 +672,62 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
         "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they"
         " should be%s" % (*(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),)
     )
-    return [_problem_row("test", busbw, say, round(bound[0], 1))]
+    return [problem_row("test", busbw, say, round(bound[0], 1))]
 
 
 # ---------------------------------------------------------------- the baseline
 
 
-def _read_baseline(path: str) -> dict[str, Any]:
+def _read_baselines(path: str) -> list[dict[str, Any]]:
+    """The baselines in a file, one for each kind of node; a file of one kind holds it alone."""
     with open(path, encoding="utf-8") as file:
         known = json.loads(file.read(LONGEST))
-    if not isinstance(known, dict) or not isinstance(known.get("facts"), dict):
-        raise ValueError("it is not a baseline: gate --learn writes one")
-    return known
+    kinds = [known]
+    if isinstance(known, dict) and isinstance(known.get("kinds"), list):
+        kinds = known["kinds"]
+    for kind in kinds:
+        if not isinstance(kind, dict) or not isinstance(kind.get("facts"), dict):
+            raise ValueError("it is not a baseline: gate --learn writes one")
+    return kinds
+
+
+KIND_FACTS = ("gpu.count", "gpu.0.model", "cpu.total")
+"""What tells kinds of nodes apart when a baseline is learned."""
+
+
+def _kind_of_node(found: Rows, name: str) -> str:
+    """The kind of a good node: as an administrator calls it, else by its hardware."""
+    if name:
+        return name
+    return "/".join(str(_fact_value(found, fact)) for fact in KIND_FACTS)
+
+
+def baseline_of_node(
+    found: Rows, kinds: list[dict[str, Any]], name: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """The baseline of the kind of node that this is, and why that could not be told.
+
+    A node that lost a GPU is still more like its own kind than like any other.
+    """
+    if name and kinds:
+        for kind in kinds:
+            if kind.get("kind") == name:
+                return kind, []
+        return {}, ["the baseline knows no kind %s" % _plain_sentence(name)]
+    if len(kinds) < 2:
+        return (kinds[0] if kinds else {}), []
+    alike = [_facts_alike(found, kind) for kind in kinds]
+    best = max(alike)
+    if alike.count(best) > 1:
+        return {}, ["it is as much like one kind of the baseline as another: --kind names it"]
+    return kinds[alike.index(best)], []
+
+
+def _facts_alike(found: Rows, kind: dict[str, Any]) -> float:
+    """Share of the facts of a kind that this node has; each GPU counts no more than its first."""
+    names = [name for name in kind["facts"] if not re.match(r"gpu\.[1-9]\d*\.", name)]
+    same = [name for name in names if _fact_value(found, name) == kind["facts"][name]]
+    return len(same) / max(1, len(names))
 
 
 def learned(
@@ -647,7 +754,12 @@ def learned(
             name: port for name, port in ports.items() if before.get("ports", {}).get(name) == port
         }
     speeds = [speed for speed in (busbw, (before or {}).get("busbw")) if speed]
-    return {"facts": facts, "ports": ports, "busbw": min(speeds) if speeds else None}
+    return {
+        "facts": facts,
+        "ports": ports,
+        "busbw": min(speeds) if speeds else None,
+        **learned_checks(found, before),
+    }
 
 
 def _shared_value(name: str, value: Any, before: Any) -> Any:
@@ -666,10 +778,26 @@ def _shared_value(name: str, value: Any, before: Any) -> Any:
     return min(value, before)
 
 
-def _learn_baseline(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
-    """Write the baseline of this node, together with those that the file holds already."""
-    before = None
+def _learn_baseline(path: str, found: Rows, tested: dict[str, Any] | None, name: str = "") -> None:
+    """Write the baseline of this node, together with those that the file holds already.
+
+    A node of another kind gets a baseline of its own in the file.
+    """
+    kinds = []
     if os.path.exists(path):
-        before = _read_baseline(path)
+        kinds = _read_baselines(path)
+    own = _kind_of_node(found, name)
+    before = None
+    others = []
+    for kind in kinds:
+        # a file of an older version does not say of which kind it is
+        if kind.get("kind", own) == own:
+            before = kind
+        else:
+            others.append(kind)
     baseline = learned(found, tested["busbw"] if tested else None, before)
-    processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))
+    baseline["kind"] = own
+    whole: dict[str, Any] = baseline
+    if others:
+        whole = {"kinds": [*others, baseline]}
+    processes.write_whole(path, json.dumps(whole, indent=1, sort_keys=True))

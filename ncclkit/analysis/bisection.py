@@ -286,7 +286,8 @@ def describe(
     """
     if state.passing:
         return (
-            f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
+            f"all {ranks} ranks were started anew, and none of them {symptom[0]} now: the trouble"
+            " comes and goes"
         )
     parts = [_sentence(one, who, symptom, ranks) for one in state.found]
     if (

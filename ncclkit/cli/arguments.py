@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ncclkit.cli.terminal import show
@@ -50,15 +52,30 @@ def add_here(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--here", action="store_true", help=what)
 
 
-def probe_options(options: argparse.Namespace) -> ProbeOptions:
-    """The options of the live test among those that were given.
-
-    More ranks than fit are asked about first.
-    """
-    from ncclkit.live.options import OPTIONS, ProbeOptions, too_many_ranks
+def chosen_options(options: argparse.Namespace) -> ProbeOptions:
+    """The options of the live test among those that were given."""
+    from ncclkit.live.options import OPTIONS, ProbeOptions
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
-    chosen = ProbeOptions(**given, oversubscribe=options.oversubscribe, here=options.here)
+    return ProbeOptions(**given, oversubscribe=options.oversubscribe, here=options.here)
+
+
+def refuse_missing(paths: Sequence[str | Path]) -> None:
+    """Raise NcclkitError for a path that is not there."""
+    for path in paths:
+        # a pattern is expanded where the verb runs
+        is_name = str(path) != "-" and not set("*?[") & set(str(path))
+        if is_name and not Path(path).expanduser().exists():
+            raise NcclkitError(
+                f"There is no {path} on this host; name one on storage that the nodes share."
+            )
+
+
+def probe_options(options: argparse.Namespace) -> ProbeOptions:
+    """As `chosen_options`; more ranks than fit are asked about first."""
+    from ncclkit.live.options import too_many_ranks
+
+    chosen = chosen_options(options)
     if chosen.oversubscribe or not can_ask_person():
         return chosen
     why = too_many_ranks(chosen.ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from ncclkit.cli.progress import follow_run
@@ -30,7 +31,7 @@ def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
     from ncclkit.live import submit as batch
 
     try:
-        with Activity(f"Job {job.id}") as activity:
+        with _RememberingActivity(f"Job {job.id}") as activity:
             follow = follow_run(activity)
 
             def observe(record: dict[str, Any]) -> None:
@@ -48,26 +49,50 @@ def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
         cancel = again.replace("--follow", "--cancel")
         left = f"ncclkit: job {job.id} goes on. `{again}` finds it again, `{cancel}` cancels it."
         return VerbAnswer(INTERRUPTED, [Aside(left)])
-    return ended_answer(job, ended)
+    return ended_answer(job, ended, activity.shown)
 
 
-def ended_answer(job: BatchJob, ended: JobState) -> VerbAnswer:
-    """What an ended job printed, with the exit status of its verb; 2 where it has none."""
+class _RememberingActivity(Activity):
+    """An activity that knows which lines of progress it has shown."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.shown: set[str] = set()
+
+    def note(self, text: str) -> None:
+        self.shown.add(text)
+        super().note(text)
+
+    def step(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        # as a line of standard error has it, where that is no terminal
+        self.shown.add(f"  {text}")
+        super().step(text, done, total)
+
+
+def ended_answer(
+    job: BatchJob, ended: JobState, shown: AbstractSet[str] = frozenset()
+) -> VerbAnswer:
+    """What an ended job printed, with the exit status of its verb; 2 where it has none.
+
+    `shown` are lines of its progress that were shown while it ran.
+    """
     status = ended.status
     if status is None or not 0 <= status <= 2:
         status = 2
-    return VerbAnswer(status, _printed_parts(job, ended))
+    return VerbAnswer(status, _printed_parts(job, ended, shown))
 
 
-def _printed_parts(job: BatchJob, ended: JobState) -> Iterator[Part]:
+def _printed_parts(job: BatchJob, ended: JobState, shown: AbstractSet[str]) -> Iterator[Part]:
     if job.printed:
         yield job.printed.rstrip("\n")
     if ended.status in (0, 1):
         return
-    said = job.complaints.rstrip("\n")
-    if said:
-        yield Aside(said)
-    yield Aside(f"ncclkit: {ended.sentence}")
+    said = [line for line in job.complaints.splitlines() if line not in shown]
+    if any(line.strip() for line in said):
+        yield Aside("\n".join(said))
+    last = f"ncclkit: {ended.sentence}"
+    if last not in shown:
+        yield Aside(last)
 
 
 def with_case(words: Sequence[str], *case: str) -> list[str]:

@@ -17,7 +17,7 @@ from ncclkit.cli.runner import Verb, VerbGroup
 from ncclkit.cli.terminal import show
 from ncclkit.cli.verbs import VERBS
 from ncclkit.core.text import did_you_mean
-from ncclkit.live.options import JOB_OPTIONS, SHORT
+from ncclkit.live.options import JOB_OPTIONS, SHORT, joined_values
 
 WHERE_TO_BEGIN = """\
 Where to begin: name what your job left behind; you get which rank is at fault, why, and what to do.
@@ -62,6 +62,12 @@ class _Parser(argparse.ArgumentParser):
         if more:
             return f"{super().format_help()}\n{more}\n"
         return super().format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse, which takes no value that begins with a dash."""
+        if args is None:
+            args = sys.argv[1:]
+        return super().parse_known_args(joined_values(args, self), namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, extra = self.parse_known_args(args, namespace)

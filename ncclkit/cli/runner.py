@@ -120,6 +120,12 @@ class Verb(ABC):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare its arguments, in the order of its help."""
 
+    def check(self, options: argparse.Namespace) -> None:  # noqa: B027 - most verbs check nothing
+        """Raise NcclkitError for values that no work can be made of.
+
+        A verb that is to wait in a queue is asked before it does.
+        """
+
     @abstractmethod
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Do the work; raises NcclkitError, in one sentence, where it cannot be done."""

@@ -343,6 +343,13 @@ class Case:
         self.about.setdefault("asked", []).append({"run": folder.name, "time": _now()})
         return folder
 
+    def next_folder(self, kind: str, name: str) -> Path:
+        """Where `new_folder` would make a folder now."""
+        # a name may come from a user's word and becomes a path
+        slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
+        last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
+        return (self.path or Path()) / kind / f"{last + 1}-{slug}"
+
     def new_folder(self, kind: str, name: str) -> Path:
         """Make the next folder ``<kind>/<n>-<name>`` of this case.
 
@@ -352,15 +359,12 @@ class Case:
             raise NcclkitError(
                 "This case has no folder; open one with Case.open(path) before running anything."
             )
-        # a name may come from a user's word and becomes a path
-        slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
         place = self.path / kind
         try:
             place.mkdir(exist_ok=True)
             # two programs that count at once would take the same number
             with storage.locked(self.path):
-                last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
-                folder = place / f"{last + 1}-{slug}"
+                folder = self.next_folder(kind, name)
                 folder.mkdir()
         except OSError as error:
             raise NcclkitError(

@@ -9,7 +9,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,6 +26,8 @@ lab."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SLURM_NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
 """What may stand in a line ``#SBATCH --option=…``."""
+_CONSTRAINT = re.compile(r"[\w.,:+@/=*&|!()\[\]-]*")
+"""What may stand in ``--constraint``: features, joined by Slurm's operators."""
 _SLURM_TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
@@ -326,6 +328,8 @@ class JobOptions:
     gpus_per_node: int = option(
         -1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64)
     )
+    gpu_type: str = option("", "GPU type", "type of GPU, where the partition has several")
+    constraint: str = option("", "Constraint", "features that each node must have: 'h100&ib'")
     time: str = option(
         "10",
         "Slurm's --time",
@@ -349,18 +353,23 @@ class JobOptions:
         "", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'"
     )
     sbatch_options: str = option(
-        "", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'"
+        "", "sbatch options", "more options of sbatch: '--comment=test --signal=…'"
     )
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        for name in ("partition", "account", "qos", "reservation"):
+        for name in ("partition", "account", "qos", "reservation", "gpu_type"):
             if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(
                 getattr(self, name)
             ):
                 raise NcclkitError(
                     f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's."
                 )
+        if not isinstance(self.constraint, str) or not _CONSTRAINT.fullmatch(self.constraint):
+            raise NcclkitError(
+                f"The constraint {self.constraint!r} is not made of names of features; write for"
+                " example h100&ib."
+            )
         if not _SLURM_TIME.fullmatch(str(self.time)):
             raise NcclkitError(
                 f"Slurm's time limit cannot be {self.time!r}; write minutes, or"
@@ -461,7 +470,14 @@ def setting_change(words: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- as arguments of the command
 
-SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
+SHORT = {
+    "partition": "-p",
+    "account": "-A",
+    "qos": "-q",
+    "nodes": "-N",
+    "time": "-t",
+    "constraint": "-C",
+}
 """Letters of sbatch's own."""
 
 
@@ -485,6 +501,39 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
         verb.add_argument(
             *filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how
         )
+
+
+WORDS_OF_OTHERS = ("container", "srun_options", "sbatch_options", "setup", "tries")
+"""Options whose value is options of another program."""
+
+
+def joined_values(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The words of a command in which no value begins with a dash of its own.
+
+    ``--sbatch-options --constraint=h100`` becomes one word, as argparse would take the value for an
+    option of ours.  Nothing behind the first word that is no option is changed: it may be a command
+    of the user's.
+    """
+    known = parser._option_string_actions
+    done: list[str] = []
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if not word.startswith("-") or word == "--":
+            break
+        action = known.get(word)
+        # flags take no value, and have zero here
+        if action is None or action.nargs is not None or place + 1 == len(words):
+            done.append(word)
+            place += 1
+            continue
+        value = words[place + 1]
+        if action.dest in WORDS_OF_OTHERS and value.startswith("-"):
+            done.append(f"{word}={value}")
+        else:
+            done += [word, value]
+        place += 2
+    return [*done, *words[place:]]
 
 
 def _type_of(name: str, option: Option, default: Any) -> Any:

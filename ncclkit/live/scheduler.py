@@ -16,24 +16,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
 from ncclkit.agent.facts.machine import Hung, Machine, Unread
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
-from ncclkit.core.text import plural
+from ncclkit.core.text import plural, some
 from ncclkit.evidence.sources.slurm_end import UNKNOWN_ID as UNKNOWN_ID
 from ncclkit.evidence.sources.slurm_end import fields as fields
+from ncclkit.live import node_kinds
 
 DEADLINE = 5.0
 """Seconds for one command of Slurm.
 
 A controller that is down answers none.
 """
-GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>[0-9]{1,4})\b")
-"""GPUs of a node in Slurm's GRES: ``gpu:8``, ``gpu:h100:8(S:0-1)``."""
 JOB_ID = re.compile(r"[1-9][0-9]{0,19}")
 """An id of a job; ``scontrol show job 0`` would show all jobs."""
 NUMBER = re.compile(r"[0-9]{1,9}")
@@ -86,6 +85,31 @@ def file_pattern(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
+REFUSING_LINES = 3
+"""Lines of a refusal that are passed on."""
+
+
+class RefusalError(NcclkitError):
+    """A command of Slurm failed, and said why."""
+
+    def __init__(self, message: str, printed: str) -> None:
+        super().__init__(message)
+        self.printed = printed
+        """All that it printed."""
+
+    def sentences(self, command: str) -> list[str]:
+        """The lines that the command marked as errors, without the mark; the last ones of many."""
+        mark = re.compile(rf"{command}: (?:error|fatal): (?P<text>.*)")
+        found = []
+        for line in self.printed.splitlines():
+            marked = mark.match(line.strip())
+            if marked and marked["text"].strip():
+                found.append(marked["text"].strip().rstrip(".")[:300])
+        if not found:
+            return []
+        return [f"{command}: {found[-REFUSING_LINES:][0]}", *found[-REFUSING_LINES:][1:]]
+
+
 def ask_slurm(*words: str, deadline: float | None = None) -> str:
     """What a command of Slurm prints.
 
@@ -98,7 +122,8 @@ def ask_slurm(*words: str, deadline: float | None = None) -> str:
     except Unread as why:
         raise NcclkitError(f"{why}.") from why
     if answer.code:
-        raise NcclkitError(f"{words[0]}: {last_words(answer.err or answer.out)}.")
+        printed = answer.err or answer.out
+        raise RefusalError(f"{words[0]}: {last_words(printed)}.", printed)
     return answer.out
 
 
@@ -203,7 +228,7 @@ def _partitions() -> list[dict[str, Any]]:
     It tells what its nodes have, how many are idle, and what it allows.
     """
     return partitions(
-        ask_slurm("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"),
+        ask_slurm("sinfo", "-h", "-o", node_kinds.SINFO_COLUMNS),
         ask_slurm("scontrol", "-o", "show", "partition"),
     )
 
@@ -211,7 +236,7 @@ def _partitions() -> list[dict[str, Any]]:
 def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     """The rows of partitions.
 
-    They are read from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``.
+    They are read from ``sinfo -h -o '%R|%t|%D|%G|%c|%f'`` and ``scontrol -o show partition``.
     """
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
@@ -234,23 +259,15 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
                 "gpus": 0,
                 "model": "",
                 "cpus": 0,
+                "kinds": [],
                 **allows,
                 **who,
             }
     for line in nodes.splitlines():
         # a line with fewer columns must not end the reading
-        name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
+        name, state, count, gres, cpus, feats = (*line.split("|"), "", "", "", "", "")[:6]
         if name in rows and NUMBER.fullmatch(count):
-            row = rows[name]
-            gpus = GPUS.search(gres)
-            row["nodes"] += int(count)
-            # what follows a state are Slurm's marks: * does not answer, ~ is powered down
-            row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
-            # the most that a node of the partition has can be asked for
-            row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)
-            row["model"] = row["model"] or (gpus["model"] or "" if gpus else "")
-            # 64+ where nodes differ
-            row["cpus"] = max(row["cpus"], number_in(cpus.rstrip("+")))
+            node_kinds.add_nodes(rows[name], state, int(count), gres, cpus, feats)
     return [*rows.values()]
 
 
@@ -265,13 +282,30 @@ def _accounts() -> list[dict[str, str]]:
         f"user={user()}",
         "format=Account,Partition,QOS,DefaultQOS",
     )
-    return _table(columns, said)
+    rows = _table(columns, said)
+    # an empty table would be drawn as "none", which nobody knows
+    if not rows:
+        raise NcclkitError(
+            f"sacctmgr names no account of {user()}; jobs are charged to the default, if at all."
+        )
+    return rows
 
 
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
     columns = ("id", "name", "state", "nodes", "reason")
     return _table(columns, ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+
+
+def job_number_words(number: str) -> str:
+    """A job's number in the queue: parts of heterogeneous jobs and array tasks by what they are."""
+    main, plus, part = number.partition("+")
+    if plus:
+        return f"{main}, part {part} of a heterogeneous job"
+    main, line, task = number.partition("_")
+    if line:
+        return f"{main}, array task {task.strip('[]')}"
+    return number
 
 
 def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
@@ -295,6 +329,18 @@ def user() -> str:
         return str(os.getuid())
 
 
+class _Kind(TypedDict):
+    """Equal nodes of a partition."""
+
+    nodes: int
+    idle: int
+    gpus: int
+    model: str
+    slices: bool
+    shares: str
+    features: list[str]
+
+
 class _Partition(TypedDict):
     """What a row of ``scheduler.partitions`` holds."""
 
@@ -310,6 +356,8 @@ class _Partition(TypedDict):
     max_nodes: str
     accounts: str
     qos: str
+    kinds: NotRequired[list[_Kind]]
+    """Left out in a case of an older version."""
 
 
 class _Account(TypedDict):
@@ -359,8 +407,11 @@ def choices(case: Case) -> dict[str, list[str]]:
     qos: list[str] = []
     for row in accounts:
         qos += filter(None, row["qos"].split(","))
+    partitions = facts.get("partitions", [])
     return {
-        "partition": [row["name"] for row in facts.get("partitions", [])],
+        "partition": [row["name"] for row in partitions],
+        "constraint": node_kinds.features_of(partitions),
+        "gpu_type": node_kinds.types_of(partitions),
         "account": [*dict.fromkeys(row["account"] for row in accounts)],
         "qos": [*dict.fromkeys(qos)],
     }
@@ -374,22 +425,62 @@ def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str,
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
 
 
+def hint_values(case: Case, name: str = "") -> dict[str, str]:
+    """What a hint on a refusal may name: nodes, partitions, accounts, QoS and limits.
+
+    Where the case does not know it, it is the command that tells it.
+    """
+    options = choices(case)
+    row = partition(known(case).get("partitions", []), name)
+    values = {
+        "partitions": "`sinfo -s` lists the partitions",
+        "accounts": "`sacctmgr show assoc user=$USER` lists your accounts",
+        "qos": "`sacctmgr show assoc user=$USER` lists your QoS",
+        "nodes": "`sinfo -N -o '%N %G %f'` shows what nodes have",
+        "limits": "`scontrol show partition` shows what it allows",
+    }
+    if options["partition"]:
+        values["partitions"] = f"there is {some(options['partition'])}"
+    if options["account"]:
+        values["accounts"] = f"yours: {some(options['account'])}"
+    if options["qos"]:
+        values["qos"] = f"yours: {some(options['qos'])}"
+    if row:
+        has = [node_kinds.mixed_words(row, with_idle=False), node_kinds.constraint_words(row)]
+        values["nodes"] = f"partition {row['name']} has {', '.join(filter(None, has))}"
+        nodes = f"{row['max_nodes']} nodes"
+        values["limits"] = f"partition {row['name']} allows {nodes} and {row['time_limit']}"
+    return values
+
+
 def partition_words(row: Mapping[str, Any]) -> str:
     """A partition in words.
 
     They are idle nodes, GPUs, the longest time, and which accounts it is for.
     """
-    gpus = "no GPUs"
-    if row["gpus"]:
-        gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
     words = [
         f"{row['idle']} of {plural(row['nodes'], 'node')} idle",
-        gpus,
+        gpus_of_partition(row),
         f"Slurm's time limit {row['time_limit']}",
     ]
+    words += [node_kinds.constraint_words(row)] if node_kinds.constraint_words(row) else []
     words += [f"for {row['accounts']}"] if row["accounts"] not in ("", "ALL") else []
     words += [row["state"]] if row["state"] != "UP" else []
     return ", ".join(words + ["the default"] * bool(row["default"]))
+
+
+def gpus_of_partition(row: Mapping[str, Any]) -> str:
+    """The GPUs of its nodes; kinds of nodes one by one where the partition mixes them."""
+    kinds = node_kinds.kinds_by_gpus(row)
+    if len(kinds) > 1:
+        return node_kinds.mixed_words(row)
+    if kinds:
+        words = node_kinds.gpu_words(kinds[0])
+    else:
+        words = node_kinds.gpu_words(row)
+    if words == "no GPUs":
+        return words
+    return f"{words} a node"
 
 
 def scheduler_sentence(case: Case) -> str:

@@ -173,7 +173,7 @@ async def _startable(words: Sequence[str], here: bool) -> None:
         raise NcclkitError(
             f"There is no program {words[0]!r}; write the command as your job has it."
         )
-    if not here and not _spread(words) and await asyncio.to_thread(scheduler.is_login_node):
+    if not here and not starts_on_nodes(words) and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(
             "This is a login node, which others share: start the script on nodes with `ncclkit step"
             " -- srun …`, or here with --here."
@@ -192,7 +192,7 @@ async def _startable(words: Sequence[str], here: bool) -> None:
         )
 
 
-def _spread(words: Sequence[str]) -> bool:
+def starts_on_nodes(words: Sequence[str]) -> bool:
     """Whether ranks of this command may run on other hosts.
 
     These must see the folder of the hook.
@@ -219,7 +219,7 @@ async def _once(
     with (
         writing(folder),
         packed() as agent,
-        _hooked(folder, options, change, _spread(words)) as (own, env),
+        _hooked(folder, options, change, starts_on_nodes(words)) as (own, env),
     ):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):

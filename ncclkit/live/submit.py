@@ -31,7 +31,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.core.text import plural, split_words
 from ncclkit.evidence.sources import slurm_end
-from ncclkit.live import probe, scheduler
+from ncclkit.live import job_checks, node_kinds, probe, scheduler, slurm_words
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.options import (
@@ -41,15 +41,24 @@ from ncclkit.live.options import (
     add_options,
     command_words,
     job_options,
+    joined_values,
 )
 
 EXIT = re.compile(r"(?P<code>[0-9]{1,3})(?::(?P<signal>[0-9]{1,3}))?")
 """Slurm's ``ExitCode``."""
-UNSEEN, NO_PYTHON = 66, 67
+UNSEEN, NO_PYTHON, NO_FOLDER = 66, 67, 68
 """Exit statuses of our batch script.
 
-The node does not see the case folder, or not the workbook's interpreter.
+The node does not see the case folder, the workbook's interpreter, or the folder that the job was
+submitted from.
 """
+UNOPENED = 128 + 53
+"""The exit status of Slurm's ``0:53``: a node could not open what the job was to print to.
+
+The script has not begun then.
+"""
+BLIND = (UNSEEN, NO_PYTHON, NO_FOLDER, UNOPENED)
+"""Exit statuses of a node that sees too little to leave anything in the case folder."""
 SUBMITS = 30.0
 """Seconds for sbatch, which tries again where the queue is full."""
 SEEN = 15.0
@@ -67,13 +76,18 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     It runs `verb` with its arguments, on the nodes that the options ask for.
     """
     rows = scheduler.known(case).get("partitions", [])
-    gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
-    if options.gpus_per_node >= 0:
-        gpus = options.gpus_per_node
+    gpus = asked_gpus(scheduler.partition(rows, options.partition), options)
+    kind = str(gpus or "")
+    if gpus and options.gpu_type:
+        kind = f"{options.gpu_type}:{gpus}"
+    constraint = ""
+    if options.constraint:
+        constraint = scheduler.quoted(options.constraint, "The constraint")
     asked = {
         "job-name": f"ncclkit-{verb[0]}",
         "nodes": options.nodes,
-        "gpus-per-node": gpus or "",
+        "gpus-per-node": kind,
+        "constraint": constraint,
         "time": options.time,
     }
     asked |= {
@@ -96,7 +110,7 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
         f"rm -f {here}/exit {here}/outcome.json",
         f"export {storage.OUTCOME_VARIABLE}={here}/outcome.json",
-        f"cd {shlex.quote(os.getcwd())} || exit {UNSEEN}",
+        f"cd {shlex.quote(os.getcwd())} || {{ echo {NO_FOLDER} > {here}/exit; exit {NO_FOLDER}; }}",
         *(
             f"export {name}={shlex.quote(value)}"
             for name, value in variables.items()
@@ -111,6 +125,28 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         "exit $status",
     ]
     return "\n".join(["#!/bin/bash", *lines, *body, ""])
+
+
+def asked_gpus(row: Mapping[str, Any], options: JobOptions) -> int:
+    """The GPUs of each node that a job on a partition asks for."""
+    if options.gpus_per_node >= 0:
+        return options.gpus_per_node
+    return node_kinds.default_gpus(row, options.nodes, options.gpu_type, options.constraint)
+
+
+def kind_sentence(case: Case, options: JobOptions) -> str:
+    """Which of its kinds of nodes a job may get; empty where its partition has one kind."""
+    row = scheduler.partition(scheduler.known(case).get("partitions", []), options.partition)
+    if len(node_kinds.kinds_by_gpus(row)) < 2:
+        return ""
+    gpus = asked_gpus(row, options)
+    asked = "this asks for no GPUs, so it may run on any of them; --gpus-per-node asks for some"
+    if gpus:
+        asked = (
+            f"this asks for {plural(gpus, 'GPU')} of each; --gpus-per-node 0 takes any node, and"
+            " --gpu-type or -C another kind"
+        )
+    return f"partition {row['name']} has {node_kinds.mixed_words(row)}: {asked}."
 
 
 def _kept_in(path: Path) -> str:
@@ -173,15 +209,19 @@ def submit(
     `on_record` is shown the text (kind ``script``) before it goes.  Raises NcclkitError in one
     sentence where Slurm refuses it; nothing is left of it then.
     """
-    # what is refused leaves no folder
-    script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
-    folder = case.new_folder("jobs", verb[0])
+    job_checks.refuse_misfit(case, options)
     words = redact.words(verb)
+    # what is refused leaves no folder, nor does a person who says no, or leaves at the question
+    expected = case.next_folder("jobs", verb[0])
+    script(case, expected, verb, options)
+    shown = redact.text(script(case, expected, words, options))
+    on_record({"kind": "script", "text": shown})
+    folder = case.new_folder("jobs", verb[0])
     try:
+        # another submit may have taken the number meanwhile
         text = script(case, folder, verb, options)
         shown = redact.text(script(case, folder, words, options))
-        on_record({"kind": "script", "text": shown})
-        said = _handed_over(folder, text)
+        said = _handed_over(folder, text, scheduler.hint_values(case, options.partition))
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -204,10 +244,11 @@ def refuse_unwritable(case_folder: Path) -> None:
     _kept_in(case_folder)
 
 
-def _handed_over(folder: Path, text: str) -> str:
+def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
     """What sbatch answers.
 
-    Raises NcclkitError where it does not take the job.
+    Raises NcclkitError where it does not take the job, with what to do; `known` is what such a hint
+    may name.
     """
     try:
         # names that are not UTF-8 arrive as the bytes that they are
@@ -215,10 +256,16 @@ def _handed_over(folder: Path, text: str) -> str:
         words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
         return scheduler.ask_slurm(*words, deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
-        hint = next(
-            (f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), ""
-        )
-        raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
+        why = str(error).rstrip(".")
+        printed = why
+        if isinstance(error, scheduler.RefusalError):
+            # a rule of this cluster says its own words before sbatch ends with a general sentence
+            why = "; ".join(error.sentences("sbatch")) or why
+            printed = error.printed
+        hint = slurm_words.refusal_hint(printed, known)
+        if hint:
+            why = f"{why}; {hint}"
+        raise NcclkitError(f"The job was not submitted: {why}.") from None
 
 
 def _submitted_id(said: str) -> str:
@@ -234,20 +281,6 @@ def _submitted_id(said: str) -> str:
     return number
 
 
-REFUSED = {
-    "partition": "`sinfo -s` lists the partitions",
-    "account": "`sacctmgr show assoc user=$USER` lists your accounts",
-    "qos": "`sacctmgr show assoc user=$USER` lists your QoS",
-    "reservation": "`scontrol show reservation` lists the reservations",
-    "gres": "the nodes of this partition have not so many GPUs: --gpus-per-node 0 asks for none",
-    "time": "the partition allows less time: -t asks for less",
-    "node count": "the partition has not so many nodes: -N asks for fewer",
-    "unable to accept": "the queue is full: submit it again when jobs have ended",
-    "limit": "a limit of your account or QoS: ask for less, or wait for your other jobs",
-}
-"""What sbatch says → what to do."""
-
-
 def submitted_jobs(case: Case) -> list[BatchJob]:
     """The jobs that were submitted from a case, oldest first."""
     found = []
@@ -260,43 +293,8 @@ def submitted_jobs(case: Case) -> list[BatchJob]:
 
 # ---------------------------------------------------------------- what Slurm says of a job
 
-WAITS = {
-    "Priority": "jobs of higher priority go first",
-    "Resources": "its nodes are busy",
-    "Dependency": "it waits for another job",
-    "BeginTime": "Slurm starts it a little later",
-    "Licenses": "a licence that it needs is in use",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "Nodes_required": "nodes that it needs are down, drained or reserved",
-    "ReservationDeleted": "its reservation is gone",
-    "Reservation": "its reservation has not begun",
-    "JobHeldUser": "it is held: `scontrol release` lets it go",
-    "NodeDown": "a node that it needs is down",
-}
-"""Why a job waits, by how Slurm's reason begins."""
-ABSENT = ("ReqNodeNotAvail", "Nodes_required", "NodeDown", "launch_failed")
+ABSENT = ("ReqNodeNotAvail", "Nodes_required", "Required_nodes", "NodeDown", "launch_failed")
 """Reasons for which the nodes themselves are to blame."""
-NEVER = {
-    "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
-    "PartitionConfig": (
-        "the partition allows fewer nodes or less time for one job; -N and -t ask for less"
-    ),
-    "PartitionTimeLimit": "the partition allows less time; -t asks for less",
-    "PartitionDown": "the partition is down; -p names another",
-    "PartitionInactive": "the partition is inactive; -p names another",
-    "InvalidAccount": "Slurm does not know this account; -A names another",
-    "InvalidQOS": "Slurm does not know this QoS; -q names another",
-    "account_not_": "the partition does not take this account; -A or -p names another",
-    "QOS_not_": "the partition does not take this QoS; -q or -p names another",
-    "group_not_permitted": "the partition does not take your group; -p names another",
-    "BadConstraints": "no node has what it asks for",
-    "JobHeldAdmin": "an administrator holds it",
-    "launch_failed_requeued_held": "its node could not start it, and it is held",
-}
-"""Part of the reason why a job will not start → what to do.
-
-Some are a word, others a sentence with ``_``.
-"""
 ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached Slurm's time limit; -t asks for more time",
@@ -358,9 +356,9 @@ class JobState:
     @property
     def stuck(self) -> str:
         """Why it will never start; empty where it may."""
-        why = (what for sign, what in NEVER.items() if sign in self.reason)
-        if self.state == "PENDING":
-            return next(why, "")
+        waiting = slurm_words.waiting_reason(self.reason)
+        if self.state == "PENDING" and waiting and waiting.is_final:
+            return waiting.hint
         return ""
 
     @property
@@ -403,6 +401,17 @@ class JobState:
                 f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on"
                 " shared storage."
             )
+        if self.status == NO_FOLDER:
+            return (
+                f"{head} ended at once: its node does not see the folder that it was submitted"
+                " from; submit it from one on shared storage."
+            )
+        if self.status == UNOPENED:
+            return (
+                f"{head} ended before its script began (Slurm's 0:53): its node could not open"
+                " job.out in the case folder, so it does not see it, or may not write there; name"
+                " one on shared storage (--case)."
+            )
         if self.status is None and self.state == FORGOTTEN and self.why:
             return (
                 f"{head} is in Slurm's queue no more; how it ended is not known, as its accounting"
@@ -424,7 +433,10 @@ class JobState:
         reason = ""
         if self.reason not in ("", "None"):
             reason = self.reason
-        known = next((what for sign, what in WAITS.items() if reason.startswith(sign)), "reason")
+        waiting = slurm_words.waiting_reason(reason)
+        known = "reason"
+        if waiting:
+            known = waiting.hint
         words += [f"{known} ({self.why or reason})" if reason else ""]
         words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
         said = [word for word in words if word]
@@ -603,11 +615,7 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
     """
     until = time.monotonic() + SEEN
     # a node that does not see the folder leaves no exit status there
-    while (
-        now.state in ("COMPLETED", "FAILED")
-        and now.status not in (UNSEEN, NO_PYTHON)
-        and job.status is None
-    ):
+    while now.state in ("COMPLETED", "FAILED") and now.status not in BLIND and job.status is None:
         if time.monotonic() > until:
             break
         await asyncio.sleep(0.2)
@@ -727,7 +735,8 @@ def parse_options(text: str) -> JobOptions:
     """
     parser = _Words(add_help=False)
     add_options(parser, *JOB_OPTIONS, defaults=JobOptions())
-    return job_options(parser.parse_args(split_words(text, "The job")))
+    words = split_words(text, "The job")
+    return job_options(parser.parse_args(joined_values(words, parser)))
 
 
 async def live_test(

@@ -22,6 +22,8 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.agent.facts.network import gloo_default
 from ncclkit.agent.run.sweep import KEPT, PROMISING
@@ -38,7 +40,7 @@ from ncclkit.core.protection import (
     protects,
 )
 from ncclkit.core.runs import Plan
-from ncclkit.core.storage import write
+from ncclkit.core.storage import content, write
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import (
@@ -228,6 +230,8 @@ They are groups made first, in the middle and last, as where a group stands amon
 """
 ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
+CLOCKS_DIFFER = 60.0
+"""Seconds by which the clock of a file server may differ from ours."""
 DEFAULTS = ProbeOptions(op="all")
 """The collectives that are measured by default.
 
@@ -529,6 +533,20 @@ def _keep_sweep(case: Case, found: Sweep) -> Sweep:
     return found
 
 
+def last_sweep(case: Case, since: float) -> Sweep | None:
+    """The newest sweep that a case keeps, where it was written after a moment; None for none."""
+    for folder in reversed(case.folders("sweeps")):
+        path = folder / "sweep.json"
+        # clocks of nodes differ by some seconds
+        if not path.is_file() or path.stat().st_mtime < since - CLOCKS_DIFFER:
+            continue
+        try:
+            return msgspec.json.decode(content(path), type=Sweep)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NcclkitError(f"{path} holds no sweep: {error}.") from error
+    return None
+
+
 async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
     """The plan of a sweep.
 
@@ -808,7 +826,7 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     # reversed, so that of several hosts the first one stands
     known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
-        return _of_gloo(known)
+        return _of_gloo(facts, launchers.hosts_of_plan(plan))
     made = []
     for a in "Ring", "Tree":
         for p in PROTOCOLS:
@@ -886,25 +904,67 @@ def same_as_own(
     return found
 
 
-def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
-    """Each interface that could carry it, once, and twice.
+CARRIES = ("physical", "bridge", "veth", "virtual", "tun")
+"""Kinds of interfaces that may carry a job of several hosts; a container's own one is a veth."""
+
+
+def _of_gloo(facts: Sequence[Fact], hosts: int) -> list[Setting]:
+    """Each interface that could carry it on all hosts, once, and twice.
 
     Gloo makes two threads and a connection for each name.
     """
-    kinds = ["physical", "virtual"]
-    if launchers.node_count() < 2:
-        kinds = ["physical", "loopback", "virtual"]
-    names = []
-    for row in known.get("net.interfaces") or ():
-        if not isinstance(row, Mapping) or row.get("state") != "up":
-            continue
-        if row.get("kind") in kinds and row.get("addresses"):
-            names.append(str(row["name"]))
-    names = names[:MOST_INTERFACES] or ["lo"]
+    kinds = CARRIES
+    if hosts < 2:
+        kinds = ("loopback", *CARRIES)
+    on_host = {}
+    for fact in facts:
+        if fact.name == "net.interfaces" and isinstance(fact.value, (list, tuple)):
+            on_host[fact.host] = _usable_interfaces(fact.value, kinds)
+    names: list[str] = []
+    for usable in on_host.values():
+        names += [name for name in usable if name not in names]
+    if hosts > 1:
+        names = _connecting(names, facts)
+    # a name that one host lacks cannot connect
+    names = [name for name in names if all(name in usable for usable in on_host.values())]
+    if hosts < 2:
+        names = names or ["lo"]
+    names = names[:MOST_INTERFACES]
     threads = "a data loader may want these cores"
     once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names]
     twice = [Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads) for name in names]
     return once + twice
+
+
+def _connecting(names: Sequence[str], facts: Sequence[Fact]) -> list[str]:
+    """The interfaces of which no two hosts have the same address.
+
+    A bridge that each host makes for itself, as libvirt does, joins nobody.
+    """
+    seen: dict[tuple[str, str], set[str]] = {}
+    for fact in facts:
+        if fact.name != "net.interfaces" or not isinstance(fact.value, (list, tuple)):
+            continue
+        for row in fact.value:
+            if isinstance(row, Mapping):
+                for address in row.get("addresses") or ():
+                    seen.setdefault((str(row.get("name")), str(address)), set()).add(fact.host)
+    own = {name for (name, _), hosts in seen.items() if len(hosts) > 1}
+    return [name for name in names if name not in own]
+
+
+def _usable_interfaces(rows: Sequence[Any], kinds: Sequence[str]) -> list[str]:
+    """Names of the interfaces of one host that are up, have an address and are of these kinds.
+
+    They come in the order of the kinds, as physical ones are the likelier.
+    """
+    found = []
+    for kind in kinds:
+        for row in rows:
+            is_up = isinstance(row, Mapping) and row.get("state") == "up" and row.get("addresses")
+            if is_up and row.get("kind") == kind:
+                found.append(str(row.get("name")))
+    return found
 
 
 def _switched(known: Mapping[str, Any]) -> bool:

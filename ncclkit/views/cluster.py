@@ -11,7 +11,8 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.core.case import Case
-from ncclkit.live import scheduler, submit
+from ncclkit.core.text import some
+from ncclkit.live import node_kinds, scheduler, submit
 from ncclkit.live.job_outcomes import job_outcomes
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
@@ -55,12 +56,15 @@ def _login(case: Case, verb: str) -> Markup:
         here = join(code("job='here'"), " runs it on this host.")
         parameter = code("job='-N 2 -t 10'")
         where = join("fill in the form, or set the parameter ", parameter, "; ", here)
-    head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
+    head = ("Partition", "Nodes", "Idle", "GPUs a node", "Features", "Slurm's time limit", "For")
     rows = [_partition(row) for row in answers.get("partitions", [])]
     accounts = []
     for row in answers.get("accounts", []):
         accounts.append([row.get(name) or "–" for name in ("account", "partition", "qos")])
-    queue = [tuple(job.values()) for job in answers.get("jobs", [])]
+    queue = []
+    for job in answers.get("jobs", []):
+        number, *others = job.values()
+        queue.append((scheduler.job_number_words(number), *others))
     unread = []
     for fact in case.facts_of("scheduler."):
         if fact.value is None:
@@ -75,9 +79,10 @@ def _login(case: Case, verb: str) -> Markup:
 
 
 def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
-    gpus = "none"
-    if row["gpus"]:
-        gpus = f"{row['gpus']} {row['model']}".strip()
+    gpus = scheduler.gpus_of_partition(row).removesuffix(" a node").removesuffix(" GPUs")
+    if gpus == "no":
+        gpus = "none"
+    features = some(node_kinds.features_of([row])) or "–"
     # Slurm writes ALL where nobody is excluded
     if row["accounts"] in ("", "ALL"):
         allowed = "everybody"
@@ -88,7 +93,7 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
     else:
         state = f" {row['state']}"
     name = join(code(row["name"]), " (default)" if row["default"] else "", state)
-    return (name, row["nodes"], row["idle"], gpus, row["time_limit"].lower(), allowed)
+    return (name, row["nodes"], row["idle"], gpus, features, row["time_limit"].lower(), allowed)
 
 
 def _jobs(case: Case) -> Markup:

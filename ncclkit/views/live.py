@@ -21,7 +21,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.text import format_bytes, plural
-from ncclkit.live import probe, scheduler, submit
+from ncclkit.live import job_checks, node_kinds, probe, scheduler, submit
 from ncclkit.live.launch import launchers
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
@@ -34,15 +34,22 @@ from ncclkit.views.runs import judged, measurement_table
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""
 
+LABEL_WIDTH = "11em"
+"""The room of a label: that of "Environment variables", the longest."""
+
 PLACEHOLDERS = {
     "python": "this one",
     "env": "NCCL_DEBUG=INFO",
     "setup": "module load cuda\nconda activate train",
     "container": "apptainer exec --nv IMAGE.sif",
     "srun_options": "--container-image=IMAGE",
-    "sbatch_options": "--constraint=h100",
+    "sbatch_options": "--comment=test",
+    "constraint": "h100&ib",
 }
 """What a field shows while it is empty."""
+
+ANY_KIND = (-1, "")
+"""GPUs of each node and their type where the form leaves the kind of nodes open."""
 
 Start = Callable[[ProbeOptions, Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Any]]
 Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
@@ -87,7 +94,7 @@ class LiveTest(Form):
         """
         self._start = start
         self._expect = expect
-        self.controls = _controls(options)
+        self.controls = option_controls(options)
         self._here = options.here
         self.bar = W.IntProgress(min=0, max=1000, layout=W.Layout(width="auto", flex="1 1 8em"))
         self.log = W.HTML()
@@ -172,7 +179,7 @@ class LiveTest(Form):
 
         An interpreter that is not there is one of them.
         """
-        found = _misfits(ProbeOptions, self.controls)
+        found = option_misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
         program = python.value.strip()
         # on nodes the program need not be on this host
@@ -259,13 +266,22 @@ class BatchTest(LiveTest):
         Those of the job are as `ncclkit submit` takes them.
         """
         self._case, self._asked_for = case, bool(job.strip())
-        self.job = _controls(submit.parse_options(job), scheduler.choices(case))
+        self.job = option_controls(submit.parse_options(job), scheduler.choices(case))
+        self.kind = W.Dropdown(
+            description="Kind of nodes",
+            style={"description_width": LABEL_WIDTH},
+            layout=W.Layout(width="auto", flex="1 1 18em", max_width="38em"),
+        )
+        self._kind = ANY_KIND
+        self._offer_kinds()
+        self.job["partition"].observe(self._offer_kinds, "value")
+        self.kind.observe(self._take_kind, "value")
         self.script = W.HTML()
         super().__init__(options, self._follow, expect)
         self.start.description = "Submit"
         self.start.icon = "paper-plane"
         # after the layout, which puts the fields of the job into a row of their own
-        self._fields = (*self._fields, *self.job.values())
+        self._fields = (*self._fields, self.kind, *self.job.values())
         for field in self.job.values():
             field.observe(self._changed, "value")
         self.review()
@@ -276,7 +292,36 @@ class BatchTest(LiveTest):
         It stands above what the test is asked for.
         """
         title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
-        return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
+        return [W.HTML(title), row(self.kind, *self.job.values()), self.script, *super().layout()]
+
+    def _offer_kinds(self, _: Any = None) -> None:
+        """Offer the kinds of nodes of the partition that is named; nothing where it has one."""
+        rows = scheduler.known(self._case).get("partitions", [])
+        row = scheduler.partition(rows, self.job["partition"].value.strip())
+        kinds = node_kinds.kinds_by_gpus(row)
+        offered = [("as many GPUs as all nodes have", ANY_KIND)]
+        if len(kinds) > 1:
+            for kind in kinds:
+                idle = f"{kind['idle']} of {kind['nodes']} idle"
+                gpu_type = ""
+                if "+" not in kind["model"]:
+                    gpu_type = kind["model"]
+                offered.append((f"{node_kinds.gpu_words(kind)} ({idle})", (kind["gpus"], gpu_type)))
+        self.kind.options = offered
+        self.kind.layout.display = "none"
+        if len(offered) > 1:
+            self.kind.layout.display = ""
+
+    def _take_kind(self, _: Any = None) -> None:
+        """Ask for the GPUs of the kind that was chosen."""
+        # the list is made anew; what was typed stays, and what another kind wrote goes
+        before = self._kind
+        self._kind = self.kind.value
+        if self._kind in (None, before):
+            return
+        gpus, gpu_type = self._kind
+        self.job["gpus_per_node"].value = gpus
+        self.job["gpu_type"].value = gpu_type
 
     def review(self) -> None:
         """Show the text that sbatch would get, too."""
@@ -294,7 +339,13 @@ class BatchTest(LiveTest):
         for f, why in super().wrong().items():
             if f is not self.controls["python"]:
                 found[f] = why
-        return found | _misfits(JobOptions, self.job)
+        found |= option_misfits(JobOptions, self.job)
+        if not found:
+            try:
+                job_checks.refuse_misfit(self._case, self._job_options())
+            except NcclkitError as why:
+                found[self.job["partition"]] = str(why)
+        return found
 
     def begin(self, prepare: Prepare | None = None) -> None:
         """Do what the button does: submit what the fields say."""
@@ -341,7 +392,7 @@ def _end(state: str) -> tuple[str, str, str]:
     return ENDS.get(state, ("•", state, "possible"))
 
 
-def _misfits(
+def option_misfits(
     kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]
 ) -> dict[W.Widget, str]:
     """Controls whose value alone no options can be made of, with the reason."""
@@ -368,7 +419,7 @@ def sizes(chosen: int) -> list[tuple[str, int]]:
     return rows
 
 
-def _controls(
+def option_controls(
     options: ProbeOptions | JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, W.Widget]:
     """One control for each option, of the kind that its value asks for.
@@ -387,7 +438,7 @@ def _controls(
         made[name] = kind(
             value=lines(value) if name == "env" else value,
             description=option.label,
-            style={"description_width": "8.5em"},
+            style={"description_width": LABEL_WIDTH},
             layout=W.Layout(width="auto", flex="1 1 18em", max_width="38em"),
             **how,
         )

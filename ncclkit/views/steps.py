@@ -17,7 +17,7 @@ from ncclkit.causes import page
 from ncclkit.core.case import Case
 from ncclkit.core.run_choice import step_runs
 from ncclkit.core.text import format_time, percent, split_words
-from ncclkit.live import step
+from ncclkit.live import scheduler, step
 from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
 from ncclkit.views._answer import MeasuredAnswer
@@ -103,6 +103,10 @@ class StepForm(Form):
         " --nproc-per-node 8 train.py"
     )
     ASK = "Name the command of the script"
+    ON_LOGIN_NODE = (
+        "Nothing was started, as this is a login node: `ncclkit submit step -- python train.py`"
+        " runs the script on nodes"
+    )
     BUSY = "The script runs …"
     CANCELLED = "Cancelled; everything that was started has been ended"
 
@@ -115,8 +119,15 @@ class StepForm(Form):
         super().__init__(step.WHAT.format(self._options.steps), [self.command, self.tries], start)
 
     def asks(self) -> bool:
-        """Whether a command is named."""
-        return bool(self._words(self.command))
+        """Whether a command is named that may start here."""
+        words = self._words(self.command)
+        if not words or self._options.here or step.starts_on_nodes(words):
+            return bool(words)
+        self.IDLE, self.ASK = type(self).IDLE, type(self).ASK
+        if scheduler.is_login_node():
+            self.IDLE = self.ASK = self.ON_LOGIN_NODE
+            return False
+        return True
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A line that no shell could read, and what is not a setting."""

@@ -21,7 +21,7 @@ from ncclkit.core.model import safe
 from ncclkit.core.recommendation import answer_lines, is_undecided, nothing_in_words
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
-from ncclkit.live import tune
+from ncclkit.live import scheduler, tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
 from ncclkit.views._answer import MeasuredAnswer
@@ -156,7 +156,7 @@ class TuneForm(Form):
         self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
         self._known: Sweep | None = None
         self._planned = ""
-        look = {"style": {"description_width": "8.5em"}}
+        look = {"style": {"description_width": "11em"}}
         self.words = {
             "settings": text_field("Settings", settings, "what this hardware can have", **look),
             "sizes": text_field("Message sizes", sizes, "from 8 B to the largest", **look),
@@ -519,6 +519,8 @@ def carriers_view(tuned: SweepView) -> View:
     files = tuning.config_files(tuned.sweep)
     if not files:
         nothing = "Nothing is to be set: no setting is better than the default here"
+        if not tuned.sweep.tried:
+            nothing = "Nothing is to be set: no setting was measured"
         if is_undecided(tuned.sweep):
             nothing = "Nothing is to be set: the sweep was too noisy to tell"
         return View(tuning.uncarried(tuned.sweep).rstrip(".") or nothing, Markup(""))
@@ -548,6 +550,8 @@ class ApplyForm(Form):
     """
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
+    UNMEASURED = "Nothing is applied: no setting was measured"
+    ON_NODES = "Nothing is applied on a login node: `ncclkit submit tune` measures {} on nodes"
     ELSEWHERE = (
         "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
     )
@@ -576,6 +580,8 @@ class ApplyForm(Form):
         self._tuned, self._sweep = tuned, tuned.sweep
         self._setting = tuning.applied(self._sweep)
         self.IDLE = self.ASK = type(self).IDLE
+        if not self._sweep.tried:
+            self.IDLE = self.ASK = self.UNMEASURED
         if self._setting:
             gone = self._setting.without
         else:
@@ -584,6 +590,9 @@ class ApplyForm(Form):
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
+        if self._setting and not self._options.here and scheduler.is_login_node():
+            self.IDLE = self.ASK = self.ON_NODES.format(self._setting)
+            self._setting = None
 
     def rests_on(self, form: Form) -> bool:
         """Whether the other form made the sweep that is applied here."""

@@ -115,7 +115,7 @@ def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: 
 
 def judged(**words: Any) -> dict[str, Any]:
     """The object of the gate, made in this process."""
-    asked = argparse.Namespace(**({"seconds": 10.0, "baseline": "", "learn": ""} | words))
+    asked = argparse.Namespace(**(gate.DEFAULTS | words))
     return gate.judged(asked, time.monotonic())
 
 

@@ -75,13 +75,18 @@ def available() -> bool:
 
 @contextmanager
 def cluster(
-    folder: Path, nodes: int, private: Path | None = None, more: str = "", made: Sequence[Host] = ()
+    folder: Path,
+    nodes: int,
+    private: Path | None = None,
+    more: str = "",
+    made: Sequence[Host] = (),
+    kinds: Sequence[str] = (),
 ) -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards.
 
     private: a folder of which each node has its own, empty one of 64 MB, so that nothing in it is shared; more: lines
     of slurm.conf; made: simulated hosts, first the login node, on which the controller and all clients run, then one
-    for each node, which has its name.
+    for each node, which has its name; kinds: words for the lines of the first nodes, such as "Gres=gpu:2 Feature=ib".
     """
     here = socket.gethostname().split(".")[0]
     alone = ["unshare", "-m", "sh", "-c", ALONE, str(private)] if private else []
@@ -91,11 +96,15 @@ def cluster(
     login, address, prefix = (made[0].name, made[0].address, made[0].prefix) if made else (here, "127.0.0.1", [])
     first, *others = free_ports(nodes + 1)
     lines = [
-        NODE.format(name=name, host=host, address=at, port=port)
-        for (name, host, at, _), port in zip(places, others, strict=True)
+        f"{NODE.format(name=name, host=host, address=at, port=port)} {kind}"
+        for (name, host, at, _), port, kind in zip(places, others, [*kinds, *[""] * nodes], strict=False)
     ]
     for name in ("state", *(f"spool/{name}" for name, *_ in places)):
         (folder / name).mkdir(parents=True)
+    if kinds:  # files stand for the devices of two nodes
+        for number in range(2):
+            (folder / f"gpu{number}").touch()
+        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu Type=h100 File={folder}/gpu[0-1]\n")
     conf = folder / "slurm.conf"
     conf.write_text(CONF.format(host=login, address=address, d=folder, port=first, nodes="\n".join([more, *lines])))
     env = os.environ | {"SLURM_CONF": str(conf)}

@@ -305,6 +305,9 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=PENDING Reason=Job's_QOS_not_permitted_to_use_this_partition_(a_allows_b_not_c)", "-q or -p names"),
         ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* -N asks for fewer"),
         ("JobState=FAILED ExitCode=66:0", "does not see the case folder"),
+        ("JobState=FAILED ExitCode=68:0", "does not see the folder that it was submitted from"),
+        ("JobState=FAILED ExitCode=0:53 RunTime=00:00:00", "could not open job.out in the case folder"),
+        ("JobState=PENDING Reason=AssocGrpGRES", "all jobs of your account together .* one must end .AssocGrpGRES"),
         ("JobState=FAILED ExitCode=67:0", "does not see .*python.* install ncclkit on shared storage"),
         ("JobState=RUNNING NodeList=n[1-2] StartTime=2026-11-23T14:05:00", r"runs on n\[1-2\] since 2026-11-23 14"),
         ("JobState=COMPLETED RunTime=00:00:09", "ended after 00:00:09"),
@@ -508,9 +511,9 @@ def test_a_case_that_the_nodes_do_not_see_gets_their_files_over_srun_also_from_a
 @pytest.mark.usefixtures("slurm")
 def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    with pytest.raises(NcclkitError, match="Invalid partition name specified; `sinfo -s` lists"):
+    with pytest.raises(NcclkitError, match="Invalid partition name specified; -p names another: `sinfo -s`"):
         submit.submit(case, ["probe"], JobOptions(partition="nowhere"))
-    with pytest.raises(NcclkitError, match="have not so many GPUs: --gpus-per-node 0 asks for none"):
+    with pytest.raises(NcclkitError, match="no node has so many GPUs, .*--gpus-per-node 0 asks for none"):
         submit.submit(case, ["probe"], JobOptions(gpus_per_node=8))
     assert list((tmp_path / "case" / "jobs").iterdir()) == []
     job, less = waiting(case, nodes=9), "(?:-N and -t ask for less|-N asks for fewer)"
@@ -653,3 +656,16 @@ def test_a_case_folder_that_its_node_does_not_see_is_said(tmp_path: Path) -> Non
     shutil.move(tmp_path / "case", tmp_path / "elsewhere")
     (tmp_path / "case" / "jobs" / "1-causes").mkdir(parents=True)  # where Slurm writes, and nothing of ours lies
     assert "does not see the case folder" in until(job, "FAILED").sentence
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_a_case_and_a_folder_that_no_node_shares_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm ends the one with 0:53 before its script begins, and our script the other."""
+    own = Path(os.environ["OWN"])
+    job = submit.submit(Case.open(own / "unshared"), ["causes"], JobOptions())
+    assert "before its script began (Slurm's 0:53)" in until(job, "FAILED").sentence
+    (own / "home").mkdir()
+    monkeypatch.chdir(own / "home")
+    elsewhere = submit.submit(Case.open(tmp_path / "case"), ["causes"], JobOptions())
+    assert "does not see the folder that it was submitted from" in until(elsewhere, "FAILED").sentence

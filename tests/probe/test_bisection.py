@@ -229,7 +229,7 @@ SAYS: dict[str, tuple[Ranks, str]] = {
     ),
     "passing": (
         Ranks(lambda g: False),
-        "All 4 ranks were started anew, and nothing of it came back: it comes and goes",
+        "All 4 ranks were started anew, and none of them fails now: the trouble comes and goes",
     ),
 }
 

@@ -16,6 +16,7 @@ import os
 import random
 import statistics
 import time
+from datetime import timedelta
 
 from .. import wire
 from . import collective, crash_handler, operations
@@ -32,6 +33,8 @@ LEAST_STEP, LAYERS, ROWS = 1 << 16, 2, 32
 """Bytes of a bucket from which on a step is measured, layers of its model, and rows of a batch."""
 WIDEST = 8192
 """Rows of the largest matrix that is multiplied beside a collective."""
+CONNECTING = timedelta(seconds=20)
+"""The time that gloo gets to connect a group, and to send its largest message."""
 LATEST = 120.0
 """Seconds after which a job has begun at the latest; what is more is a difference of clocks."""
 
@@ -312,13 +315,23 @@ class Groups:
         with _variables(setting.get("env", {})):
             try:
                 self.groups[number] = self.job.dist.new_group(
-                    timeout=self.job.timeout, **self._options(setting.get("config", {}))
+                    timeout=self._limit(), **self._options(setting.get("config", {}))
                 )
             except (RuntimeError, ValueError) as error:
                 # gloo connects at once; a name that is no interface fails here
                 problem = str(error)
         made = self.all_succeeded(number, problem)
         return made and self._can_initialize(number, setting)
+
+    def _limit(self):
+        """The timeout of a group.
+
+        Gloo connects while it is made; over an interface that joins nobody, it would wait for as
+        long as the whole job may take.
+        """
+        if self.job.options.backend == "gloo":
+            return min(self.job.timeout, CONNECTING)
+        return self.job.timeout
 
     def _options(self, config):
         if not config:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ncclkit.cli.arguments import add_json
+from ncclkit.cli.arguments import add_json, refuse_missing
 from ncclkit.cli.runner import Verb, VerbAnswer
 
 
@@ -41,6 +41,10 @@ class CompareVerb(Verb):
             "--baseline", metavar="FILE", type=Path, help="another file than that of this cluster"
         )
         add_json(parser)
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse cases that are not there."""
+        refuse_missing(options.cases)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Compare nodes where files are named, else cases; or save the baseline."""

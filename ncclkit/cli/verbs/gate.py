@@ -44,6 +44,28 @@ class GateVerb(Verb):
             "--learn", metavar="FILE", help="add this node, which is good, to a baseline"
         )
         parser.add_argument(
+            "--kind", default="", help="the kind of node in the baseline (default: the most alike)"
+        )
+        parser.add_argument(
+            "--state",
+            metavar="DIR",
+            help="keep counters and failures of each node there: what is new since the last check",
+        )
+        parser.add_argument(
+            "--mount",
+            metavar="DIR",
+            action="append",
+            default=[],
+            help="must be mounted and take a small file; may be repeated",
+        )
+        parser.add_argument(
+            "--drain",
+            nargs="?",
+            const="",
+            metavar="NODE",
+            help="drain this node in Slurm where it is not ready, with the sentence as reason",
+        )
+        parser.add_argument(
             "--agent", metavar="FILE", type=Path, help="only write the one file that nodes need"
         )
         add_options(parser, "python")
@@ -74,6 +96,11 @@ def _gate_command(agent: Path, options: argparse.Namespace) -> list[str]:
     command = [python, str(agent), "gate", "--seconds", str(options.seconds)]
     if options.baseline:
         command += ["--baseline", options.baseline]
-    if options.learn:
-        command += ["--learn", options.learn]
+    for name in ("learn", "kind", "state"):
+        if getattr(options, name):
+            command.append(f"--{name}={getattr(options, name)}")
+    for folder in options.mount:
+        command.append(f"--mount={folder}")
+    if options.drain is not None:
+        command += ["--drain", *filter(None, [options.drain])]
     return command

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncclkit.cli.arguments import add_case, add_here, add_json, add_oversubscribe, probe_options
+from ncclkit.cli.arguments import (
+    add_case,
+    add_here,
+    add_json,
+    add_oversubscribe,
+    chosen_options,
+    probe_options,
+)
 from ncclkit.cli.judging import judge_run, open_case, run_experiments
 from ncclkit.cli.progress import follow_run
 from ncclkit.cli.runner import NameTable, Verb, VerbAnswer, Verdict
@@ -50,6 +57,14 @@ class LabVerb(Verb):
         add_here(parser)
         add_case(parser)
         add_json(parser)
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse a fault that there is not, and options that no run takes."""
+        from ncclkit.lab.faults import injection
+
+        if options.fault:
+            injection.fault(options.fault)
+        chosen_options(options)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Break the job, keep a recording where that is wanted, and diagnose."""

@@ -7,7 +7,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ncclkit.cli.arguments import add_case, add_here, add_json, add_oversubscribe, probe_options
+from ncclkit.cli.arguments import (
+    add_case,
+    add_here,
+    add_json,
+    add_oversubscribe,
+    chosen_options,
+    probe_options,
+)
 from ncclkit.cli.judging import judge_run, open_case
 from ncclkit.cli.progress import follow_run
 from ncclkit.cli.runner import Part, Verb, VerbAnswer, print_note
@@ -35,6 +42,10 @@ class ProbeVerb(Verb):
         add_here(parser)
         add_case(parser)
         add_json(parser)
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse options that no test takes."""
+        chosen_options(options)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Start the ranks and measure."""

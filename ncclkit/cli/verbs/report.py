@@ -71,6 +71,12 @@ class ReportVerb(Verb):
                 )
         return "\n".join(lines)
 
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse a notebook that there is not, and parameters that it does not have."""
+        from ncclkit import report
+
+        report.literals(_given_parameters(options.p), report.notebook(options.notebook))
+
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Run the notebook; the text says what it found, and where it lies."""
         from ncclkit import report

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ncclkit.cli.arguments import add_case, add_here, add_json
+from ncclkit.cli.arguments import add_case, add_here, add_json, refuse_missing
 from ncclkit.cli.judging import judge_run, open_case
 from ncclkit.cli.runner import Part, Verb, VerbAnswer
 from ncclkit.cli.terminal import Activity
@@ -51,6 +51,13 @@ class StepVerb(Verb):
         add_here(parser)
         add_case(parser)
         add_json(parser)
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse options that no run of a script takes, and traces that are not there."""
+        given = {name: getattr(options, name) for name in declared(StepOptions)}
+        given["tries"] = tuple(options.tries)
+        StepOptions(**given)
+        refuse_missing(options.traces or ())
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Read the traces, or run the command for some steps."""

@@ -59,7 +59,7 @@ class SubmitVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Submit, and follow the job; its exit status is that of the verb."""
-        from ncclkit.live import scheduler
+        from ncclkit.live import job_checks, scheduler
         from ncclkit.live import submit as batch
         from ncclkit.live.options import job_options
 
@@ -68,12 +68,17 @@ class SubmitVerb(Verb):
         if scheduler.is_inside_job():
             print_note("this is inside a job of Slurm already, so the verb runs in it.")
             return VerbAnswer(run_verb(verb))
-        # before there is a case folder
+        # before there is a case folder, and before the queue
+        verb.verb.check(verb)
         batch.refuse_unwritable(Path(verb.case).expanduser().absolute())
         case = open_case(verb.case)
         case.replace_facts(scheduler.read_facts()).save()
         words = with_case(options.words, "--case", str(case.path))
+        kinds = batch.kind_sentence(case, chosen)
+        if kinds:
+            print_note(kinds)
         if options.dry_run:
+            job_checks.refuse_misfit(case, chosen)
             folder = batch.unmade_folder(case.path or Path(), words[0])
             text = batch.script(case, folder, words, chosen)
             return VerbAnswer(0, [text], lambda: {"schema": SCHEMA, "script": text})

@@ -19,6 +19,7 @@ from ncclkit.cli.arguments import (
     add_here,
     add_json,
     add_oversubscribe,
+    chosen_options,
     probe_options,
 )
 from ncclkit.cli.judging import open_case
@@ -70,6 +71,14 @@ class TuneVerb(Verb):
         add_here(parser)
         add_case(parser)
         add_json(parser)
+
+    def check(self, options: argparse.Namespace) -> None:
+        """Refuse settings that are none, and options that no test takes."""
+        from ncclkit.core.tuning import setting
+
+        for words in options.settings:
+            setting(words)
+        chosen_options(options)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Measure each setting; write the files that set the best ones."""
