@@ -109,15 +109,20 @@ def retried_text(around, line):
 
     It is the condition of a ``while``, or of an endless one the first statement of its ``try``.
     """
-    loops = [node for node in around if isinstance(node, (ast.For, ast.While))]
-    loops = [loop for loop in loops if loop.body[0].lineno <= line <= _end(loop.body[-1])]
-    # where a loop stands in another one, the inner one begins later
-    loop = max(loops, key=lambda node: node.lineno, default=None)
-    if loop is None:
+    innermost = None
+    for node in around:
+        if not isinstance(node, (ast.For, ast.While)):
+            continue
+        if not _spans(node.body, line):
+            continue
+        # where a loop stands in another one, the inner one begins later
+        if innermost is None or node.lineno > innermost.lineno:
+            innermost = node
+    if innermost is None:
         return ""
-    if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
-        return "while " + ast.unparse(loop.test)
-    for one in loop.body:
+    if isinstance(innermost, ast.While) and not isinstance(innermost.test, ast.Constant):
+        return "while " + ast.unparse(innermost.test)
+    for one in innermost.body:
         if isinstance(one, ast.Try):
             return ast.unparse(one.body[0])
     return ""

@@ -128,12 +128,14 @@ class Snapshots:
             for rank, rows in self.rows.items():
                 del rows[:-2]
                 del self.numbers[rank][:-2]
-                places = {(row["stack"], row["switches"]) for row in rows}
-                if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]:
-                    stood[rank] = stood[rank] + 1
+                if _stood_still(rows):
+                    stood[rank] += 1
                 else:
                     stood[rank] = 0
-            still = [rank for rank, times in stood.items() if times >= STANDSTILL - 1]
+            still = []
+            for rank, times in stood.items():
+                if times >= STANDSTILL - 1:
+                    still.append(rank)
             if still != told:
                 tell(self._change_words(told, still, pause))
                 told = still
@@ -141,11 +143,14 @@ class Snapshots:
 
     def _change_words(self, before, now, pause):
         """One sentence on the ranks that stand still now, or do so no longer."""
+        who = ", ".join(map(str, now or before))
         if not now:
-            return "rank %s moves again" % ", ".join(map(str, before))
-        place = str(self.rows[now[0]][-1]["stack"]).partition("\n")[0].strip()
+            return "rank %s moves again" % who
+        last = self.rows[now[0]][-1]
+        stack = str(last["stack"])
+        place = stack.partition("\n")[0]
         seconds = (STANDSTILL - 1) * pause
-        return "rank %s stands still for %.0f s: %s" % (", ".join(map(str, now)), seconds, place)
+        return "rank %s stands still for %.0f s: %s" % (who, seconds, place.strip())
 
     def standing(self):
         """Ranks that every snapshot shows at one place.
@@ -268,8 +273,21 @@ class Snapshots:
         if self.rows[rank]:
             stack = str(self.rows[rank][-1]["stack"])
         waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
-        found = family.look_at(pid, self.threads.get(rank, ""), waits_alone, until - 0.5)
-        return {**found, "half": self.halves.get(rank, False), "on_gpu": _has_gpu(pid)}
+        text = self.threads.get(rank, "")
+        found = family.look_at(pid, text, waits_alone, until - 0.5)
+        found["half"] = self.halves.get(rank, False)
+        found["on_gpu"] = _has_gpu(pid)
+        return found
+
+
+def _stood_still(rows):
+    """Whether two snapshots show one place, without a switch to the main thread in between."""
+    if len(rows) < 2:
+        return False
+    first, last = rows
+    if not first["stack"] or first["stack"] != last["stack"]:
+        return False
+    return first["switches"] == last["switches"]
 
 
 def _has_gpu(pid):
@@ -534,10 +552,22 @@ def wakeups_per_second(rows):
 
     The rate is that between the first `counters` and the last.
     """
-    known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
+    return _rate_of(rows, "switches")
+
+
+def _rate_of(rows, name):
+    """How much a counter rose in a second; 0 where it is not known at two moments."""
+    known = []
+    for row in rows:
+        if row.get(name) is not None:
+            known.append((row["t"], row[name]))
+    if len(known) < 2:
         return 0.0
-    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+    begun, low = known[0]
+    ended, high = known[-1]
+    if ended <= begun:
+        return 0.0
+    return (high - low) / (ended - begun)
 
 
 def was_woken(rows):
@@ -546,9 +576,10 @@ def was_woken(rows):
     A thread that sleeps until its peers have come is not woken before: over gloo not once in a
     hang.  One that spins may be switched off its core now and then.
     """
-    ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
-    spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])
-    return wakeups_per_second(rows) > (WAKES if spins else 0.0)
+    most = 0.0
+    if _rate_of(rows, "main") > SPINS:
+        most = WAKES
+    return wakeups_per_second(rows) > most
 
 
 def output_file(printed):
