@@ -676,17 +676,14 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
-    wait = "wait"
-    if len(waiting) == 1:
-        wait = "waits"
+    wait = text.verb(waiting, "waits", "wait")
     end = "."
     if at_work:
         end = ": it may still come."
     say += f"{wait} in it{waiting_time_of_case(case)}{end}"
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
-    if strength == "proven":
-        decides = None
-    else:
+    decides = None
+    if strength != "proven":
         decides = experiment(case)
     return found(
         ID,
