@@ -78,12 +78,12 @@ def traceback(rank: int, places: Sequence[Place], error: str = TIMED_OUT) -> str
     return "".join(f"[rank{rank}]: {row}\n" for row in [*rows, error])
 
 
-def dump(folder: Path, rank: int, op: str, places: Sequence[Place], ranks: int = 2) -> None:
-    """A Flight Recorder dump of a rank whose last call is this one."""
+def dump(folder: Path, rank: int, op: str, places: Sequence[Place], ranks: int = 2, calls: int = 4) -> None:
+    """A Flight Recorder dump of a rank whose fourth call is this one, which it waits in, of the first calls."""
     folder.mkdir(exist_ok=True)
     frames = [{"filename": path, "line": line, "name": func} for path, line, func, _ in reversed(places)]
     entries = []
-    for number in range(1, 5):
+    for number in range(1, calls + 1):
         last = number == 4
         entries.append(
             {

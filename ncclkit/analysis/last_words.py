@@ -21,7 +21,7 @@ from ncclkit.analysis.frames import (
     place,
 )
 from ncclkit.analysis.once import once
-from ncclkit.analysis.picks import ranks_in
+from ncclkit.analysis.picks import name_ranks, ranks_in
 from ncclkit.analysis.rank_states import RankStates, rank_states
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -49,6 +49,14 @@ class GaveUp:
     def ranks(self) -> tuple[int, ...]:
         """The ranks, sorted."""
         return ranks_in(self.lines)
+
+    @property
+    def words(self) -> str:
+        """``ranks 0 and 1 were in all_reduce at train.py:33 (step)``."""
+        verb = "were"
+        if len(self.ranks) == 1:
+            verb = "was"
+        return f"{name_ranks(self.ranks)} {verb} in {self.call} at {self.place}"
 
 
 GLOO_GAVE_UP = re.compile(

@@ -151,7 +151,10 @@ def _point_to_point(case: Case) -> Finding | None:
 
     It is told by NCCL's list of calls.
     """
-    calls = [event for event in case.of(NcclOp) if event.data.op in ("Send", "Recv")]
+    calls = []
+    for event in case.of(NcclOp):
+        if event.data.op in ("Send", "Recv"):
+            calls.append(event)
     # NCCL's list of calls accuses nobody of a job that went on
     if not calls or case.of(NcclDestroy):
         return None
@@ -276,7 +279,10 @@ def _two_groups(case: Case) -> Finding | None:
 
     Some ranks did so in one group, other ranks in the other.
     """
-    waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
+    waits = []
+    for event in rank_states(case).waiting.values():
+        if event.kind == "c10d.timeout":
+            waits.append(event)
     named = []
     for event, group, desc in grouped(case.events):
         if group or desc:

@@ -120,7 +120,10 @@ def _refused_allocation(case: Case) -> Finding | None:
         # a worker that died of a bus error ran out of /dev/shm (shm_too_small)
         if event.data.what == "dataloader_killed" and not matching([event], "bus error", "segm"):
             workers.append(event)
-    refused: list[Event] = [e for e in errors if e.data.what == "host_memory"]
+    refused: list[Event] = []
+    for event in errors:
+        if event.data.what == "host_memory":
+            refused.append(event)
     refused += case.of(PythonException, type="MemoryError")
     refused += matching(
         messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate "
@@ -233,7 +236,10 @@ def _shortage_facts(case: Case) -> list[Fact]:
         if f.value:
             kills.append(f)
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
-    low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
+    low = []
+    for fact in available:
+        if fact.value < LOW * total.get(fact.host, 0):
+            low.append(fact)
     swaps = []
     for fact in case.facts_of("memory.swap"):
         for row in fact.value or ():
@@ -304,7 +310,10 @@ def _of_another_job(case: Case, first: Event, ranks: tuple[int, ...], killed: li
     if isinstance(first.data, KernelOom):
         named = first.data.name
     name = named or "python"
-    theirs = [event for event in killed if event.kind == "elastic.exit"]
+    theirs = []
+    for event in killed:
+        if event.kind == "elastic.exit":
+            theirs.append(event)
     return not (ranks or theirs) and bool(rank_states(case).raised or not RANKS.search(name))
 
 

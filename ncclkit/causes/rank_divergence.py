@@ -30,6 +30,7 @@ Read more
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
@@ -198,7 +199,9 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                 if site:
                     known.append(site)
             # two lines of the program are two calls; without them the size alone says so
-            strength = "proven" if len(set(known)) > 1 else "likely"
+            strength = "likely"
+            if len(set(known)) > 1:
+                strength = "proven"
             undecided = "."
         else:
             continue
@@ -252,7 +255,10 @@ def _launched_more(case: Case) -> Finding | None:
             continue
         op, held = next(iter(more.items()))
         highest = max(held.values())
-        most = [int(rank) for rank, count in held.items() if count == highest]
+        most = []
+        for launcher, count in held.items():
+            if count == highest:
+                most.append(int(launcher))
         # the smaller side, whether it launched more or fewer
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
         rest = sorted(ranks - set(most))
@@ -265,13 +271,18 @@ def _launched_more(case: Case) -> Finding | None:
             sides.append(launched_positions)
         left = outside_common_path(sides)
         if left is not None:  # counts tell who is ahead; the line of code, who left the path
-            odd = tuple(stand.rank for stand in sides[left[0]])
+            outside = []
+            for stand in sides[left[0]]:
+                outside.append(stand.rank)
+            odd = tuple(outside)
         count = highest - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{who_are(most)} launched {count} {op} more than {fewer}, by NCCL's RAS"
         say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}"
         say += ": they made different calls"
-        say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
+        if left is not None:
+            say += f"; {name_ranks(odd)} left the common path, {left[1]}"
+        say += "."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None
 
@@ -365,7 +376,8 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
         f"{start(' where '.join(places[:4]))}: they wait for each other in different"
         f" calls{waiting_time_of_case(case)}."
     )
-    say += "" if right else " Neither side is the larger one, so both are named."
+    if not right:
+        say += " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
     strength: Strength = "likely"
     if event.data.for_gpu and not event.data.branch:
@@ -391,20 +403,32 @@ def _rank_elsewhere(case: Case) -> Finding | None:
             paired.update(pair.data.waiting)
     for gap in case.of(FlightMissing):
         # live they are told apart already
-        missing = () if gap.data.live else gap.data.missing or ()
-        ended = [rank for rank in missing if rank in states.ended]
+        missing: Sequence[int] = ()
+        if not gap.data.live:
+            missing = gap.data.missing
+        ended = []
+        for rank in missing:
+            if rank in states.ended:
+                ended.append(rank)
         inside = []
         for rank in missing:
             if rank in seen and rank not in states.waiting and rank not in paired:
                 inside.append(rank)
-        stuck = [rank for rank in inside if in_collective(seen[rank].data.frames)]
+        stuck = []
+        for rank in inside:
+            if in_collective(seen[rank].data.frames):
+                stuck.append(rank)
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
-            why = "had already left the loop" if ended else "was in another collective"
+            # a late rank may have arrived since
+            why = "was in another collective"
+            sure: Strength = "likely"
+            if ended:
+                why = "had already left the loop"
+                sure = "proven"
             say = f"{who_are(ranks)} {why} when {name_ranks(gap.data.waiting)} called collective "
             say += f"{gap.data.seq} ({gap.data.op})."
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
-            sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
             return _finding(case, sure, say, witnesses, ranks)
     return None
 
@@ -435,7 +459,9 @@ def _own_calls_differ(case: Case) -> Finding | None:
     # one operation with other shapes is shape_mismatch
     if not calls or (len(calls) > 1 and not are_unlike(calls)):
         return None
-    parts = [f"rank {call.rank} makes {call.op}" for call in calls[:4]]
+    parts = []
+    for call in calls[:4]:
+        parts.append(f"rank {call.rank} makes {call.op}")
     say = f"torch's check of each call found that the ranks' calls differ: {', '.join(parts)}."
     lines = [call.line for call in calls[:4]]
     return _finding(case, "likely", say, lines, tuple(call.rank for call in calls))
@@ -572,25 +598,26 @@ PAIRED = re.compile(r"(?:^|[._])i?(?:send|recv)|batch_isend_irecv")
 def _different_lines(case: Case) -> Finding | None:
     """Every rank gave up in a collective of gloo, at different lines of the program."""
     sides = sides_by_tracebacks(case)
-    if len(sides) < 2 or case.of(FlightStuck) or any(PAIRED.search(side.call) for side in sides):
+    if len(sides) < 2 or case.of(FlightStuck):
         return None
+    for side in sides:
+        if PAIRED.search(side.call):
+            return None
     left = departure(case, [side.frames for side in sides])
-    places = []
-    for side in sides[:4]:
-        verb = "were"
-        if len(side.ranks) == 1:
-            verb = "was"
-        places.append(f"{name_ranks(side.ranks)} {verb} in {side.call} at {side.place}")
+    places = [side.words for side in sides[:4]]
     say = f"{start(' where '.join(places))}, and they waited for each other until the timeout"
-    lines = [side.lines[0] for side in sides[:4]]
+    lines = []
+    for side in sides[:4]:
+        lines.append(side.lines[0])
     few, most = sides[0], sides[-1]
     if left is not None:
         ranks = sides[left.side].ranks
         say += f"; {_left_words(ranks, left.how)}"
         return _finding(case, "likely", say, [*lines, *left.lines], ranks)
     # what the network does not carry leaves ranks in two successive calls, too
-    if any(ROOTED.search(side.call) for side in sides):
-        return None
+    for side in sides:
+        if ROOTED.search(side.call):
+            return None
     if len(few.ranks) < len(most.ranks):
         odd: list[Event] = []
         for side in sides[:-1]:

@@ -123,7 +123,10 @@ def _lost_peer(case: Case) -> Finding | None:
 
 def _exit_without_traceback(case: Case) -> Finding | None:
     """The launcher saw a rank exit with an error, and no line says which error it was."""
-    ended: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
+    ended: list[Event] = []
+    for root in case.of(ElasticRoot):
+        if (root.data.exitcode or 0) > 0:
+            ended.append(root)
     for event in case.of(ElasticExit):
         # a code from 128 on is a signal's
         if event.rank is not None and 0 < (event.data.exitcode or 0) < 128:
@@ -263,10 +266,16 @@ def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) 
     reports = []
     for kind in kinds:
         reports.extend(case.of(kind))
-    reports += [event for event in case.of(PythonException) if event.data.victim]
+    for error in case.of(PythonException):
+        if error.data.victim:
+            reports.append(error)
     # a rank that raised is no victim, whatever else it printed
     own = set(ranks)
-    return [event for event in reports if event.rank not in own]
+    others = []
+    for event in reports:
+        if event.rank not in own:
+            others.append(event)
+    return others
 
 
 def _lost_connections(case: Case) -> list[Event]:

@@ -282,7 +282,9 @@ def _missing_in_dumps(case: Case, states: RankStates) -> Suspicion | None:
             sure: Strength = "likely"
             if alive:
                 sure = "proven"
-            return "possible" if _at_work(case, roots) else sure, tuple(roots), [gap, *alive]
+            if _at_work(case, roots):
+                sure = "possible"
+            return sure, tuple(roots), [gap, *alive]
     return None
 
 
@@ -324,7 +326,10 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
                 gpu_states[event.rank] = event.data.state
     behind = {rank for rank, state in gpu_states.items() if state == "scheduled"}
     late = tuple(sorted(behind))
-    begun = [rank for rank, state in gpu_states.items() if state == "started"]
+    begun = []
+    for number, state in gpu_states.items():
+        if state == "started":
+            begun.append(number)
     why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in behind)]
     # where most GPUs have not begun, the few that have are the odd ones
     if late and begun and len(late) <= len(begun):
@@ -334,7 +339,10 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
 
 def _awaited_ranks(gap: Event) -> list[int]:
     """Ranks that did not make a collective, a send or a receive, by the dumps."""
-    return gap.data.missing if isinstance(gap.data, FlightMissing) else gap.data.lacking
+    if isinstance(gap.data, FlightMissing):
+        return gap.data.missing
+    lacking: list[int] = gap.data.lacking
+    return lacking
 
 
 def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
@@ -359,7 +367,10 @@ def _missing_at_barrier(case: Case, states: RankStates) -> Suspicion | None:
             alive = []
             if asked:
                 alive = _signs_of_life(case, late)
-            return "proven" if alive else "likely", tuple(late), [report, *alive]
+            sure: Strength = "likely"
+            if alive:
+                sure = "proven"
+            return sure, tuple(late), [report, *alive]
     return None
 
 
@@ -400,11 +411,13 @@ def _apart_by_stack(case: Case, states: RankStates) -> Suspicion | None:
     # where most ranks are busy, it is the phase of the job
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
-    return (
-        "proven" if states.waiting else "possible",
-        tuple(sorted(busy)),
-        [seen[rank] for rank in busy],
-    )
+    sure: Strength = "possible"
+    if states.waiting:
+        sure = "proven"
+    stood = []
+    for rank in busy:
+        stood.append(seen[rank])
+    return sure, tuple(sorted(busy)), stood
 
 
 def _stood_elsewhere(case: Case, states: RankStates) -> Suspicion | None:
@@ -423,8 +436,11 @@ def _behind_by_watchdog(case: Case, states: RankStates) -> Suspicion | None:
 
     It also says that no call is in flight.
     """
-    told = [sequence_of(event) for event in states.waiting.values()]
-    seqs = [seq for seq in told if seq is not None]
+    seqs = []
+    for event in states.waiting.values():
+        number = sequence_of(event)
+        if number is not None:
+            seqs.append(number)
     first_seq = min(seqs, default=0)
     # counts of another group say nothing of this one
     groups = {_group_of(event) for event in states.waiting.values()} | {None}
@@ -454,7 +470,10 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
     little of more.
     """
     changes = case.of(RasChange)
-    inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
+    inside = set()
+    for place_of_rank in positions_of_case(case).values():
+        if place_of_rank.waits_for_ranks:
+            inside.add(place_of_rank.rank)
     moved = set()
     for change in changes:
         for rank in change.data.moved:
@@ -468,8 +487,12 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
         numbers = global_ranks(case.events, report)
         if numbers is None:
             continue
-        behind = [rank for rank in report.data.late if numbers.get(rank, rank) not in gone]
-        late = tuple(numbers.get(rank, rank) for rank in behind if (key, rank) not in moved)
+        behind = []
+        for rank in report.data.late:
+            number = numbers.get(rank, rank)
+            if number not in gone and (key, rank) not in moved:
+                behind.append(number)
+        late = tuple(behind)
         strength = _strength_of_counts(
             case,
             states,
@@ -550,9 +573,14 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
         return None
     # the median: one early rank must not make all others late
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
-    late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
+    late = []
+    lines = []
+    for rank, moment in entered.items():
+        if moment - middle > limit / 2:
+            late.append(rank)
+            lines.append(states.waiting[rank])
     if late:
-        return "likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]
+        return "likely", tuple(sorted(late)), lines
     return None
 
 
@@ -581,9 +609,16 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     # a file server, Python's lock or its workers may hold it up
     if strength == "proven" and (fed or not looked_into):
         strength = "likely"
-    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
-    last = f", last seen at {seen!r}," if seen else ""
-    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
+    doing = how_it_stood(case, ranks)
+    if fed:
+        doing = "waiting for data-loader workers"
+    busy = ""
+    if where:
+        busy = f", {doing} in {where},"
+    elif at_work:
+        busy = f", {at_work},"
+    elif seen:
+        busy = f", last seen at {seen!r},"
     who = f"{who_are(ranks)}{busy} {_how_late(strength, why)}"
     said_of_others = _what_others_waited_in(case, states, suspicion)
     say = f"{who} {said_of_others}{_counted_in_words(case, why)}{_how_it_ended(why)}"
@@ -620,7 +655,9 @@ def _what_others_waited_in(case: Case, states: RankStates, suspicion: Suspicion)
     for rank in states.waiting or gaps:
         if rank >= 0 and rank not in late:
             waited.append(rank)
-    others = name_ranks(waited) if waited else "the other ranks"
+    others = "the other ranks"
+    if waited:
+        others = name_ranks(waited)
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
     return f"{call}; {others} {waits} in it."
@@ -724,7 +761,10 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         inside_it = gap.data.ranks
     else:
         inside_it = gap.data.waiting
-    waiting = [rank for rank in inside_it if rank not in late]
+    waiting = []
+    for rank in inside_it:
+        if rank not in late:
+            waiting.append(rank)
     stands = []
     for rank in waiting:
         if rank in positions:
@@ -744,12 +784,14 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
-    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
-    say += ": it may still come." if at_work else "."
+    wait = text.verb(waiting, "waits", "wait")
+    end = "."
+    if at_work:
+        end = ": it may still come."
+    say += f"{wait} in it{waiting_time_of_case(case)}{end}"
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
-    if strength == "proven":
-        decides = None
-    else:
+    decides = None
+    if strength != "proven":
         decides = experiment(case)
     return found(
         ID,
@@ -810,7 +852,11 @@ def last_own_line(case: Case, rank: int) -> list[Event]:
 
 def counted_by_ras(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """NCCL's own count of launches, where it says the same."""
-    return [report for report in case.of(RasCommunicator) if set(report.data.behind) & set(ranks)]
+    reports: list[Event] = []
+    for report in case.of(RasCommunicator):
+        if set(report.data.behind) & set(ranks):
+            reports.append(report)
+    return reports
 
 
 def call_waited_in(first: Event | None, why: list[Event]) -> str:
@@ -929,7 +975,10 @@ def _outlying_by_load(case: Case, states: RankStates) -> Suspicion | None:
     for event in case.of(TelemetryUtilization):
         if event.rank not in odd:
             others.append(event)
-    return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
+    sure: Strength = "possible"
+    if states.waiting:
+        sure = "likely"
+    return sure, tuple(sorted(odd)), [*odd.values(), *others]
 
 
 def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
@@ -940,7 +989,11 @@ def _never_begun(case: Case, states: RankStates) -> Suspicion | None:
     """
     begun = {event.rank for event in case.of(WorkerPhase)} - {None}
     if begun and not states.ended:
-        missing = tuple(rank for rank in states.members if rank not in begun)
+        absent = []
+        for rank in states.members:
+            if rank not in begun:
+                absent.append(rank)
+        missing = tuple(absent)
     else:
         missing = ()
     waits = [
@@ -1039,7 +1092,9 @@ def _loop_under_way(case: Case, states: RankStates) -> Suspicion | None:
         # a loop that takes about as long as the timeout is what the others waited for
         if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit:
             lone.append(e)
-    return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
+    if lone:
+        return "likely", (), in_order(lone)[-2:]
+    return "possible", (), in_order(running)[-2:]
 
 
 def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:

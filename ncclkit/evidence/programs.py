@@ -67,7 +67,8 @@ def add_program_lines(reading: Reading, folder: str = "") -> Reading:
         except Refused as why:
             problems.append(f"{path} {why}; its branches are not used.")
             continue
-        events += [_line_event(path, row) for row in rows]
+        for row in rows:
+            events.append(_line_event(path, row))
         if changed:
             problems.append(_changed_words(path, changed))
     limited.stop_if_forked()
@@ -80,7 +81,7 @@ def add_program_lines(reading: Reading, folder: str = "") -> Reading:
 
 def _changed_words(path: str, lines: Sequence[int]) -> str:
     name = PurePosixPath(path).name
-    where = ", ".join(str(line) for line in lines[:4])
+    where = ", ".join(map(str, lines[:4]))
     return (
         f"{name} does not hold the call that the job made at line {where}: it may have changed"
         " since, and its branches there are not used."
@@ -88,7 +89,11 @@ def _changed_words(path: str, lines: Sequence[int]) -> str:
 
 
 def _line_event(path: str, row: Mapping[str, Any]) -> Event:
-    data = {name: row[name] for name in ("func", "conditions", "loops")}
+    data = {
+        "func": row["func"],
+        "conditions": row["conditions"],
+        "loops": row["loops"],
+    }
     return Event("program.line", row["text"], path, row["line"], data=data)
 
 
@@ -122,7 +127,9 @@ def _take_stack(wanted: Wanted, frames: Sequence[Frame]) -> None:
             key = (frame["line"], frame["func"])
             lines = wanted.setdefault(path, {})
             line = lines.setdefault(key, LineOfJob(*key))
-            line.called += [name for name in called if name not in line.called]
+            for name in called:
+                if name not in line.called:
+                    line.called.append(name)
             called = []
         called.append(frame["func"].rpartition(".")[2])
 
@@ -174,12 +181,16 @@ def is_same_line(source: str, line: LineOfJob) -> bool:
     names = program.calls_in_function(source, line.line, line.func.rpartition(".")[2])
     if names is None:
         return False
-    if not line.called or any(UNNAMED.match(name) for name in line.called):
+    if not line.called:
         return True
-    # an object, or the result of an expression, was called: by which name nobody knows
-    if names and ("()" in names or CALLED_THROUGH.intersection(line.called)):
-        return True
-    return bool(names.intersection(line.called))
+    for name in line.called:
+        if name in names or UNNAMED.match(name):
+            return True
+        # an object, a lambda or the handler of a signal: by which name nobody knows
+        if names and (name in CALLED_THROUGH or name.startswith("<")):
+            return True
+    # the result of an expression was called
+    return "()" in names
 
 
 def read_source(path: str, folder: str) -> str | None:
@@ -188,12 +199,15 @@ def read_source(path: str, folder: str) -> str | None:
     if not path.endswith(".py") or ".." in parts or "\0" in path:
         return None
     if folder:
-        below = [part for part in parts if part != "/"]
+        below = list(parts)
+        if below[:1] == ["/"]:
+            below.pop(0)
         # the longest end of the path that lies there is the surest
-        for first in range(len(below)):
-            text = _read_below(folder, below[first:])
+        while below:
+            text = _read_below(folder, below)
             if text is not None:
                 return text
+            below.pop(0)
         return None
     if parts[:1] != ("/",):
         return None

@@ -8,6 +8,7 @@ import pytest
 
 from tests import dead_jobs
 from tests.dead_jobs import (
+    BARRIER,
     EVALUATES,
     IN_LOOP,
     CLOSED,
@@ -252,3 +253,44 @@ def test_the_rank_whose_exit_code_alone_is_known_is_named(tmp_path: Path) -> Non
     first = judged_dead(tmp_path, torchrun({1: 1, 0: -15}, [0])).findings[0]
     assert (first.cause, first.culprits["ranks"]) == ("rank_exception", (1,))
     assert judged_dead(tmp_path, torchrun({1: 1, 0: 1})).findings[0].culprits["ranks"] == ()
+
+
+GIL = (
+    "[rank1]:[E1127 19:40:16.975493 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0 Rank 1] Could not acquire GIL within"
+    " 300 ms on exit, possible GIL induced hang\n"
+)
+NCCL_TIMEOUT = (
+    "[rank0]:[E1127 19:39:54.026779 ProcessGroupNCCL.cpp:689] [Rank 0] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=20000) ran for 20031 milliseconds before"
+    " timing out.\n"
+)
+
+
+@pytest.mark.parametrize(("calls", "cause", "strength"), [(3, "gil_hold", "likely"), (4, "gil_hold", "possible")])
+def test_a_rank_that_never_came_and_gives_no_lock(tmp_path: Path, calls: int, cause: str, strength: str) -> None:
+    """The twin came to the collective: it may hold the lock only since it was stopped."""
+    path = program(tmp_path)
+    dump(tmp_path / "dumps", 0, "all_reduce", in_loop(path))
+    dump(tmp_path / "dumps", 1, "all_reduce", in_loop(path), calls=calls)
+    found = judged_dead(tmp_path, NCCL_TIMEOUT + GIL).findings
+    assert [finding.strength for finding in found if finding.cause == cause] == [strength]
+    assert calls == 4 or (found[0].cause, found[0].culprits["ranks"]) == (cause, (1,))
+
+
+def test_wrappers_are_not_what_the_program_called(tmp_path: Path) -> None:
+    path = program(tmp_path)
+    packages = "/opt/torch/lib/python3.12/site-packages"
+    saves = [
+        *stack(path, [(EVALUATES, "train")], ""),
+        (f"{packages}/torch/distributed/checkpoint/logger.py", 87, "wrapper", "func()"),
+        (f"{packages}/torch/distributed/checkpoint/utils.py", 465, "inner_func", "func()"),
+        (f"{packages}/torch/distributed/checkpoint/state_dict_saver.py", 176, "save", "gather()"),
+        (f"{packages}/torch/distributed/distributed_c10d.py", 3200, "gather_object", "work.wait()"),
+    ]
+    trains = [
+        *stack(path, [(BARRIER, "train")], ""),
+        (f"{packages}/transformers/trainer.py", 2000, "train", "inner()"),
+        (f"{packages}/torch/distributed/distributed_c10d.py", 3200, "all_reduce", "work.wait()"),
+    ]
+    first = judged_dead(tmp_path, traceback(0, saves) + traceback(1, trains)).findings[0]
+    assert first.say.startswith("Rank 0 was in save at train.py:8 (train) where rank 1 was in all_reduce in Trainer.train")

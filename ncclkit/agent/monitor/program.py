@@ -151,15 +151,18 @@ def calls_in_function(source, line, func):
 
     An object that is called has no name, and the module itself is ``<module>``.
     """
-    around = [
-        node
-        for node in _nodes(source)
-        if isinstance(node, _SCOPES) and node.lineno <= line <= _end(node)
-    ]
-    names = [getattr(node, "name", "<lambda>") for node in around]
+    names = []
+    for node in _nodes(source):
+        if not isinstance(node, _SCOPES):
+            continue
+        if node.lineno <= line <= _end(node):
+            names.append(getattr(node, "name", "<lambda>"))
     # a comprehension is a function of its own up to Python 3.11, which no statement names
-    is_inside = func in names or func.startswith("<") and (func != "<module>" or not names)
-    if not is_inside or line > source.count("\n") + 1:
+    if func == "<module>":
+        is_inside = not names
+    else:
+        is_inside = func in names or func.startswith("<")
+    if not is_inside:
         return None
     return _calls(_nodes(source)[:1], line)
 

@@ -177,7 +177,9 @@ def _first_difference(
 
     The calls are those at these places.
     """
-    known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
+    known = {}
+    for rank, place in held.items():
+        known[rank] = terms(group.kind(rank, place))
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
         values = {rank: term[number] for rank, term in known.items()}
         different = set(values.values())
@@ -205,7 +207,9 @@ def _sides_of_mismatch(
     ]
     op = group.kind(ordered[0][0], held[ordered[0][0]]).op
     sites = [group.site(ranks[0], held[ranks[0]]) for ranks in ordered]
-    stacks = [group.stack(ranks[0], held[ranks[0]]) for ranks in ordered[:SHOWN]]
+    stacks = []
+    for ranks in ordered[:SHOWN]:
+        stacks.append(group.stack(ranks[0], held[ranks[0]]))
     data = {
         "seq": seq,
         "field": field,
@@ -242,7 +246,10 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
 
     It is None where all fit, or a dump is missing.
     """
-    held = {rank: calls for rank, calls in group.calls.items() if len(calls)}
+    held = {}
+    for rank, calls in group.calls.items():
+        if len(calls):
+            held[rank] = calls
     if len(held) < max(2, len(group.members)):
         return None
     if not any(map(_exchanges, chain.from_iterable(group.sources[rank].kinds for rank in held))):
@@ -504,7 +511,10 @@ def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
     """Whether a rank made a call after `ncclkit attach` had begun to look at it."""
     looks = {event.rank: event.data.snapshots for event in events if event.kind == "attach.rank"}
     begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
-    known = [dump for dump in dumps if dump.rank in begun]
+    known = []
+    for dump in dumps:
+        if dump.rank in begun:
+            known.append(dump)
     return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
 
 
@@ -564,7 +574,10 @@ def _event_of_finding(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
                 text.append(f"    rank {missing} stood {_innermost_place(stacks[missing])}")
         data["stacks"] = frames
     dumps = stop.group.dumps
-    dumped = [rank for rank in stop.ranks if rank in dumps]
+    dumped = []
+    for rank in stop.ranks:
+        if rank in dumps:
+            dumped.append(rank)
     # a rank that is missing may have left no dump: then that of any other one is cited
     cited = dumps[dumped[0]] if dumped else next(iter(dumps.values()))
     alone = stop.ranks[0] if len(stop.ranks) == 1 else None

@@ -211,7 +211,10 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
             waits[rank] = place
     least = min(last.values())
     seq = min((place for place in waits.values() if place <= least), default=None)
-    inside = [rank for rank, place in waits.items() if place == seq]
+    inside = []
+    for rank, place in waits.items():
+        if place == seq:
+            inside.append(rank)
     entered = [rank for rank, reached in last.items() if reached >= 0]
     if len(set(last.values())) > 1 and 2 * len(inside) <= len(last):
         yield from _gaps_of_group(group, last, waits, lost, older)
