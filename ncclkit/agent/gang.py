@@ -63,10 +63,20 @@ def main(argv: list[str]) -> int:
     until = time.monotonic() + asked.seconds
     try:
         if asked.number == 0:
-            return _lead(asked, until)
-        return _take_part(asked, until)
+            return _lead(
+                asked,
+                until,
+            )
+        return _take_part(
+            asked,
+            until,
+        )
     finally:
-        processes.end(os.getpid(), 0.1, 0.5)
+        processes.end(
+            os.getpid(),
+            0.1,
+            0.5,
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,17 +84,57 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def _option_parser() -> _Parser:
+    parser = _Parser(
+        prog="gang",
+        add_help=False,
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=_number_of(COUNTS),
+    )
+    parser.add_argument(
+        "--number",
+        type=int,
+        default=_number_of((*NUMBERS, KUBERNETES)),
+    )
+    parser.add_argument(
+        "--master",
+        default=os.environ.get(
+            "MASTER_ADDR",
+            "",
+        ),
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "gloo", "nccl"),
+        default="auto",
+    )
+    parser.add_argument(
+        "--write",
+        default="",
+    )
+    parser.add_argument(
+        "--exclude-to",
+        default="",
+    )
+    return parser
+
+
 def _parse_options(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="gang", add_help=False)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--nodes", type=int, default=_number_of(COUNTS))
-    parser.add_argument("--number", type=int, default=_number_of((*NUMBERS, KUBERNETES)))
-    parser.add_argument("--master", default=os.environ.get("MASTER_ADDR", ""))
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
-    parser.add_argument("--write", default="")
-    parser.add_argument("--exclude-to", default="")
-    asked = parser.parse_args(argv)
+    """The options, with what launchers say; raises ValueError for what cannot be meant."""
+    asked = _option_parser().parse_args(argv)
     if not 5.0 <= asked.seconds <= 3600.0:
         raise ValueError("--seconds takes 5 to 3600")
     if asked.nodes is None or asked.number is None:
@@ -105,7 +155,10 @@ def _parse_options(argv: list[str]) -> argparse.Namespace:
 
 def _number_of(names: tuple[str, ...]) -> int | None:
     for name in names:
-        number = processes.number_of(os.environ, name)
+        number = processes.number_of(
+            os.environ,
+            name,
+        )
         if number is not None:
             return int(number)
     return None
@@ -113,14 +166,27 @@ def _number_of(names: tuple[str, ...]) -> int | None:
 
 def _first_node() -> str:
     """The first node of a Slurm job."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    nodes = os.environ.get(
+        "SLURM_JOB_NODELIST",
+        "",
+    )
     if not nodes:
         raise ValueError("nothing names the first node: --master does")
     try:
-        reply = run_bounded(["scontrol", "--", "show", "hostnames", nodes], 5.0)
+        reply = run_bounded(
+            ["scontrol", "--", "show", "hostnames", nodes],
+            5.0,
+        )
     except OSError as error:
         raise ValueError("scontrol names no first node (%s)" % error) from None
-    return reply.out.decode("utf-8", "replace").partition("\n")[0].strip()
+    return (
+        reply.out.decode(
+            "utf-8",
+            "replace",
+        )
+        .partition("\n")[0]
+        .strip()
+    )
 
 
 # ---------------------------------------------------------------- the first node
@@ -151,7 +217,12 @@ class _Gang:
         waiting: list[tuple[socket.socket, float]] = []
         while len(self.members) < self.count and time.monotonic() < until:
             open_ones = [one for one, _ in waiting]
-            ready = select.select([self.server, *open_ones], [], [], 0.2)[0]
+            ready = select.select(
+                [self.server, *open_ones],
+                [],
+                [],
+                0.2,
+            )[0]
             if self.server in ready:
                 connection = self.server.accept()[0]
                 connection.setblocking(False)
@@ -169,14 +240,25 @@ class _Gang:
         try:
             said = json.loads(connection.recv(LINE))
             number = said["number"]
-            is_ours = said["job"] == job_name() and isinstance(number, int)
+            is_ours = said["job"] == job_name() and isinstance(
+                number,
+                int,
+            )
         except (OSError, ValueError, KeyError, TypeError):
             is_ours = False
         if not is_ours or not 0 <= number < self.count or number in self.members:
             connection.close()
             return
-        name = str(said.get("name", ""))
-        self.members[number] = _Member(connection, name if HOST.fullmatch(name) else "")
+        name = str(
+            said.get(
+                "name",
+                "",
+            )
+        )
+        self.members[number] = _Member(
+            connection,
+            name if HOST.fullmatch(name) else "",
+        )
         if said.get("trouble"):
             self.absent[number] = "cannot take part: %s" % _plain(said["trouble"])
 
@@ -198,17 +280,39 @@ class _Gang:
         wanted = [node for group in groups for node in group]
         for group in groups:
             for node in group:
-                order = {"group": self.groups, "nodes": group, "seconds": seconds}
-                self._tell(node, order)
+                order = {
+                    "group": self.groups,
+                    "nodes": group,
+                    "seconds": seconds,
+                }
+                self._tell(
+                    node,
+                    order,
+                )
         until = time.monotonic() + seconds + SPARE
         while time.monotonic() < until:
             left = [node for node in wanted if node not in answers and node not in self.absent]
             if not left:
                 break
             sockets = {self.members[node].connection: node for node in left}
-            for connection in select.select([*sockets], [], [], 0.1)[0]:
-                self._read(sockets[connection], answers)
-        return {group: _group_result(group, answers, self.absent) for group in groups}
+            for connection in select.select(
+                [*sockets],
+                [],
+                [],
+                0.1,
+            )[0]:
+                self._read(
+                    sockets[connection],
+                    answers,
+                )
+        return {
+            group: _group_result(
+                group,
+                answers,
+                self.absent,
+            )
+            for group in groups
+        }
 
     def keep(self, results: dict[tuple[int, ...], PairResult]) -> None:
         """Keep what pairs came to; the last attempt of a pair counts."""
@@ -240,14 +344,23 @@ class _Gang:
                 said = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(said, dict) and said.get("group") == self.groups:
+            if (
+                isinstance(
+                    said,
+                    dict,
+                )
+                and said.get("group") == self.groups
+            ):
                 answers[node] = said
 
     def end(self, answer: dict[str, Any]) -> None:
         """Tell all nodes what came of it."""
         for node in self.members:
             if node not in self.absent or "cannot take part" in self.absent[node]:
-                self._tell(node, {"end": answer})
+                self._tell(
+                    node,
+                    {"end": answer},
+                )
 
 
 def _group_result(
@@ -257,12 +370,32 @@ def _group_result(
     for node in group:
         said = answers.get(node)
         if said is None:
-            return PairResult(False, why=absent.get(node, "no answer in time"))
+            return PairResult(
+                False,
+                why=absent.get(
+                    node,
+                    "no answer in time",
+                ),
+            )
         if not said.get("works"):
-            return PairResult(False, why=_plain(said.get("why", "")))
-        if isinstance(said.get("speed"), (int, float)):
+            return PairResult(
+                False,
+                why=_plain(
+                    said.get(
+                        "why",
+                        "",
+                    )
+                ),
+            )
+        if isinstance(
+            said.get("speed"),
+            (int, float),
+        ):
             speeds.append(float(said["speed"]))
-    return PairResult(True, min(speeds) if speeds else None)
+    return PairResult(
+        True,
+        min(speeds) if speeds else None,
+    )
 
 
 def _plain(text: Any) -> str:
@@ -273,11 +406,20 @@ def _plain(text: Any) -> str:
 
 def _names_of_job(count: int) -> list[str]:
     """The names of the nodes as Slurm lists them, else their numbers."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    nodes = os.environ.get(
+        "SLURM_JOB_NODELIST",
+        "",
+    )
     if nodes:
         try:
-            reply = run_bounded(["scontrol", "--", "show", "hostnames", nodes], 5.0)
-            names = reply.out.decode("utf-8", "replace").split()
+            reply = run_bounded(
+                ["scontrol", "--", "show", "hostnames", nodes],
+                5.0,
+            )
+            names = reply.out.decode(
+                "utf-8",
+                "replace",
+            ).split()
         except OSError:
             names = []
         if len(names) == count and all(HOST.fullmatch(name) for name in names):
@@ -288,30 +430,69 @@ def _names_of_job(count: int) -> list[str]:
 def _lead(asked: argparse.Namespace, until: float) -> int:
     """Lead the gang, and take part in it by a child; prints the verdict."""
     begun = time.monotonic()
-    with socket.create_server(("", asked.port), backlog=MOST) as server:
+    with socket.create_server(
+        ("", asked.port),
+        backlog=MOST,
+    ) as server:
         _in_child(lambda: _keep_store(asked))
-        _in_child(lambda: _take_part(asked, until, is_quiet=True))
-        gang = _Gang(asked.nodes, server)
+        _in_child(
+            lambda: _take_part(
+                asked,
+                until,
+                is_quiet=True,
+            )
+        )
+        gang = _Gang(
+            asked.nodes,
+            server,
+        )
         gang.meet(begun + MEETING * asked.seconds)
-        untried = _try_pairs(gang, until - TOGETHER)
-        _try_again(gang, until - TOGETHER)
+        untried = _try_pairs(
+            gang,
+            until - TOGETHER,
+        )
+        _try_again(
+            gang,
+            until - TOGETHER,
+        )
         bad = _suspects(gang)
         good = tuple(node for node in sorted(gang.members) if node not in bad)
         together = None
         left = until - time.monotonic() - SPARE - 1.0
         if len(good) > 1 and left > 1.0:
-            together = gang.run([good], min(left, 2 * TOGETHER))[good]
+            together = gang.run(
+                [good],
+                min(
+                    left,
+                    2 * TOGETHER,
+                ),
+            )[good]
         names = gang.names()
-        answer = gang_verdict.verdict(names, gang.absent, gang.results, together, untried)
-        answer["seconds"] = round(time.monotonic() - begun, 1)
+        answer = gang_verdict.verdict(
+            names,
+            gang.absent,
+            gang.results,
+            together,
+            untried,
+        )
+        answer["seconds"] = round(
+            time.monotonic() - begun,
+            1,
+        )
         gang.end(answer)
-    _write_answer(asked, answer)
+    _write_answer(
+        asked,
+        answer,
+    )
     return int(answer["status"])
 
 
 def _suspects(gang: _Gang) -> set[int]:
     """Nodes that did not come, were lost, or failed with two others already."""
-    found = gang_verdict.failing_nodes(gang.results, gang_verdict.SUSPECT)
+    found = gang_verdict.failing_nodes(
+        gang.results,
+        gang_verdict.SUSPECT,
+    )
     return {*gang.absent, *(one.node for one in found)}
 
 
@@ -331,7 +512,15 @@ def _try_pairs(gang: _Gang, until: float) -> int:
         if left < ROUND / 2:
             untried += len(wanted)
         elif wanted:
-            gang.keep(gang.run([*wanted], min(ROUND, left)))
+            gang.keep(
+                gang.run(
+                    [*wanted],
+                    min(
+                        ROUND,
+                        left,
+                    ),
+                )
+            )
     return untried
 
 
@@ -347,9 +536,34 @@ def _try_again(gang: _Gang, until: float) -> None:
     for node in sorted(suspects):
         free = [one for one in good if one not in busy]
         # with a node that it was not tried with, where there is one
-        free.sort(key=lambda one: (min(one, node), max(one, node)) in gang.results)
+        free.sort(
+            key=lambda one: (
+                (
+                    min(
+                        one,
+                        node,
+                    ),
+                    max(
+                        one,
+                        node,
+                    ),
+                )
+                in gang.results
+            )
+        )
         if free:
-            pairs.append((min(free[0], node), max(free[0], node)))
+            pairs.append(
+                (
+                    min(
+                        free[0],
+                        node,
+                    ),
+                    max(
+                        free[0],
+                        node,
+                    ),
+                )
+            )
             busy.update(pairs[-1])
     for pair, result in gang.results.items():
         if not result.works and not {*busy, *suspects, *gang.absent} & set(pair):
@@ -357,16 +571,31 @@ def _try_again(gang: _Gang, until: float) -> None:
             busy.update(pair)
     left = until - time.monotonic()
     if pairs and left > ROUND / 2:
-        gang.keep(gang.run([*pairs], min(2 * ROUND, left)))
+        gang.keep(
+            gang.run(
+                [*pairs],
+                min(
+                    2 * ROUND,
+                    left,
+                ),
+            )
+        )
 
 
 def _write_answer(asked: argparse.Namespace, answer: dict[str, Any]) -> None:
     """Print the verdict, and write what a batch script or Kubernetes reads."""
-    print(json.dumps(answer), flush=True)
+    print(
+        json.dumps(answer),
+        flush=True,
+    )
     sys.stderr.write(answer["say"] + "\n")
     for path, text in ((asked.write, answer["say"]), (asked.exclude_to, answer["exclude"])):
         if path:
-            with open(path, "w", encoding="utf-8") as out:
+            with open(
+                path,
+                "w",
+                encoding="utf-8",
+            ) as out:
                 out.write(text + "\n")
 
 
@@ -375,7 +604,10 @@ def _in_child(work: Any) -> None:
     parent = os.getpid()
     if os.fork() == 0:
         try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(
+                signal.SIGTERM,
+                signal.SIG_DFL,
+            )
             processes.die_with_parent(parent)
             work()
         finally:
@@ -385,7 +617,12 @@ def _in_child(work: Any) -> None:
 def _keep_store(asked: argparse.Namespace) -> None:
     """Hold the store by which the ranks of a group find each other, until this process is ended."""
     dist: Any = importlib.import_module("torch.distributed")
-    store = dist.TCPStore("0.0.0.0", asked.port + 1, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(
+        "0.0.0.0",
+        asked.port + 1,
+        is_master=True,
+        wait_for_workers=False,
+    )
     while store:
         signal.pause()
 
@@ -395,13 +632,20 @@ def _keep_store(asked: argparse.Namespace) -> None:
 
 def _take_part(asked: argparse.Namespace, until: float, is_quiet: bool = False) -> int:
     """Come, and do what the first node says; returns the status of its verdict."""
-    hello: dict[str, Any] = {"number": asked.number, "job": job_name(), "name": own_node_name()}
+    hello: dict[str, Any] = {
+        "number": asked.number,
+        "job": job_name(),
+        "name": own_node_name(),
+    }
     torch = None
     try:
         torch = importlib.import_module("torch.distributed") and importlib.import_module("torch")
     except Exception as error:  # whatever an interpreter without a whole torch raises
         hello["trouble"] = "%s: %s" % (type(error).__name__, error)
-    connection = _connect(asked, until)
+    connection = _connect(
+        asked,
+        until,
+    )
     if connection is None:
         sys.stderr.write("the first node %s did not answer\n" % asked.master)
         return UNKNOWN
@@ -415,8 +659,20 @@ def _take_part(asked: argparse.Namespace, until: float, is_quiet: bool = False) 
                 if not is_quiet:
                     sys.stderr.write(_plain(order["end"].get("say")) + "\n")
                 return int(order["end"]["status"])
-            answer = _run_apart(torch, asked, order)
-            lines.write(json.dumps(dict(answer, group=order["group"])).encode() + b"\n")
+            answer = _run_apart(
+                torch,
+                asked,
+                order,
+            )
+            lines.write(
+                json.dumps(
+                    dict(
+                        answer,
+                        group=order["group"],
+                    )
+                ).encode()
+                + b"\n"
+            )
             lines.flush()
     sys.stderr.write("the first node ended without a verdict\n")
     return UNKNOWN
@@ -425,9 +681,18 @@ def _take_part(asked: argparse.Namespace, until: float, is_quiet: bool = False) 
 def _connect(asked: argparse.Namespace, until: float) -> socket.socket | None:
     """A connection to the first node, which may begin later than this one."""
     while time.monotonic() < until:
-        left = max(0.1, until - time.monotonic())
+        left = max(
+            0.1,
+            until - time.monotonic(),
+        )
         try:
-            made = socket.create_connection((asked.master, asked.port), timeout=min(5.0, left))
+            made = socket.create_connection(
+                (asked.master, asked.port),
+                timeout=min(
+                    5.0,
+                    left,
+                ),
+            )
         except OSError:
             time.sleep(0.2)
             continue
@@ -458,36 +723,70 @@ def _run_apart(torch: Any, asked: argparse.Namespace, order: dict[str, Any]) -> 
     if child == 0:
         try:
             os.close(reader)
-            answer = _group_answer(torch, asked, order)
-            os.write(writer, json.dumps(answer).encode())
+            answer = _group_answer(
+                torch,
+                asked,
+                order,
+            )
+            os.write(
+                writer,
+                json.dumps(answer).encode(),
+            )
         finally:
             os._exit(0)
     os.close(writer)
     said = b""
     until = time.monotonic() + float(order["seconds"])
-    while select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
-        part = os.read(reader, LINE)
+    while select.select(
+        [reader],
+        [],
+        [],
+        max(
+            0.0,
+            until - time.monotonic(),
+        ),
+    )[0]:
+        part = os.read(
+            reader,
+            LINE,
+        )
         if not part:
             break
         said += part
     os.close(reader)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    os.kill(
+        child,
+        signal.SIGKILL,
+    )
+    os.waitpid(
+        child,
+        0,
+    )
     try:
         return dict(json.loads(said))
     except ValueError:
         late = time.monotonic() >= until
         why = "no answer within %g s" % order["seconds"] if late else "its process ended"
-        return {"works": False, "why": why}
+        return {
+            "works": False,
+            "why": why,
+        }
 
 
 def _group_answer(torch: Any, asked: argparse.Namespace, order: dict[str, Any]) -> dict[str, Any]:
     """Do a checked and timed all_reduce with the other nodes of a group."""
     try:
-        return _measured_group(torch, asked, order)
+        return _measured_group(
+            torch,
+            asked,
+            order,
+        )
     except Exception as error:  # whatever it is, it is this group's answer
         first = str(error).strip().partition("\n")[0]
-        return {"works": False, "why": "%s: %s" % (type(error).__name__, first[:160])}
+        return {
+            "works": False,
+            "why": "%s: %s" % (type(error).__name__, first[:160]),
+        }
 
 
 def _measured_group(torch: Any, asked: argparse.Namespace, order: dict[str, Any]) -> dict[str, Any]:
@@ -496,19 +795,34 @@ def _measured_group(torch: Any, asked: argparse.Namespace, order: dict[str, Any]
     dist = torch.distributed
     nodes = list(order["nodes"])
     limit = timedelta(seconds=float(order["seconds"]))
-    store = dist.TCPStore(asked.master, asked.port + 1, is_master=False, timeout=limit)
-    own = dist.PrefixStore("group-%d-%d" % (order["group"], nodes[0]), store)
+    store = dist.TCPStore(
+        asked.master,
+        asked.port + 1,
+        is_master=False,
+        timeout=limit,
+    )
+    own = dist.PrefixStore(
+        "group-%d-%d" % (order["group"], nodes[0]),
+        store,
+    )
     place = nodes.index(asked.number)
     device = torch.device("cpu")
     if asked.backend == "nccl":
-        device = torch.device("cuda", 0)
+        device = torch.device(
+            "cuda",
+            0,
+        )
         torch.cuda.set_device(device)
     dist.init_process_group(
         asked.backend, store=own, rank=place, world_size=len(nodes), timeout=limit
     )
     times = []
     for _ in range(REPEATS):
-        message = torch.full((SIZE // 4,), float(place + 1), device=device)
+        message = torch.full(
+            (SIZE // 4,),
+            float(place + 1),
+            device=device,
+        )
         begun = time.perf_counter()
         dist.all_reduce(message)
         if asked.backend == "nccl":
@@ -517,5 +831,11 @@ def _measured_group(torch: Any, asked: argparse.Namespace, order: dict[str, Any]
         expected = len(nodes) * (len(nodes) + 1) / 2
         wrong = int((message != expected).sum())
         if wrong:
-            return {"works": False, "why": "%d values were wrong" % wrong}
-    return {"works": True, "speed": SIZE / min(times)}
+            return {
+                "works": False,
+                "why": "%d values were wrong" % wrong,
+            }
+    return {
+        "works": True,
+        "speed": SIZE / min(times),
+    }

@@ -34,7 +34,7 @@ class PairResult(NamedTuple):
     why: str = ""
 
 
-class Named(NamedTuple):
+class BadNode(NamedTuple):
     """A node that is bad, and why."""
 
     node: int
@@ -59,7 +59,7 @@ def rounds_of(nodes: Iterable[int]) -> list[list[Pair]]:
     return rounds
 
 
-def failing_nodes(results: Mapping[Pair, PairResult], enough: int = ENOUGH) -> list[Named]:
+def failing_nodes(results: Mapping[Pair, PairResult], enough: int = ENOUGH) -> list[BadNode]:
     """Nodes that fail with nearly all of their partners, where these work with others."""
     works: dict[int, list[int]] = {}
     fails: dict[int, list[int]] = {}
@@ -88,29 +88,46 @@ def failing_nodes(results: Mapping[Pair, PairResult], enough: int = ENOUGH) -> l
         )
         if whys[node]:
             say += " (%s)" % whys[node]
-        found.append(Named(node, say))
+        found.append(BadNode(node, say))
     return found
 
 
-def slow_nodes(results: Mapping[Pair, PairResult]) -> list[Named]:
+def slow_nodes(results: Mapping[Pair, PairResult]) -> list[BadNode]:
     """Nodes that are slow with all of their partners, where these are fast with others."""
-    speeds = {pair: result.speed for pair, result in results.items() if result.speed}
+    nodes: set[int] = set()
+    for pair, result in results.items():
+        if result.speed:
+            nodes.update(pair)
     found = []
-    for node in sorted({node for pair in speeds for node in pair}):
-        own = [speed for pair, speed in speeds.items() if node in pair]
-        others = [speed for pair, speed in speeds.items() if node not in pair]
+    for node in sorted(nodes):
+        own, others = _speeds_of(results, node)
         if len(own) < FEWEST or len(others) < FEWEST:
             continue
         usual = median(others)
         if max(own) < SLOW * usual:
-            say = "reaches %.2f GB/s with any other node, where others reach %.2f" % (
-                *(max(own) / 1e9, usual / 1e9),
-            )
-            found.append(Named(node, say))
+            say = "reaches %.2f GB/s with any other node, where others reach %.2f"
+            found.append(BadNode(node, say % (max(own) / 1e9, usual / 1e9)))
     # where most are slow there is no usual speed
-    if len(found) > 1 and 2 * len(found) >= len({node for pair in speeds for node in pair}):
+    if len(found) > 1 and 2 * len(found) >= len(nodes):
         return []
     return found
+
+
+def _speeds_of(
+    results: Mapping[Pair, PairResult],
+    node: int,
+) -> tuple[list[float], list[float]]:
+    """(speeds of the pairs of a node, those of all other pairs)."""
+    own: list[float] = []
+    others: list[float] = []
+    for pair, result in results.items():
+        if not result.speed:
+            continue
+        if node in pair:
+            own.append(result.speed)
+        else:
+            others.append(result.speed)
+    return own, others
 
 
 def verdict(
@@ -121,46 +138,75 @@ def verdict(
     untried: int,
 ) -> dict[str, Any]:
     """The object of a gang: its status, the bad nodes by name, and the sentence."""
-    named = [Named(node, why) for node, why in sorted(absent.items())]
+    named = []
+    for node, why in sorted(absent.items()):
+        named.append(BadNode(node, why))
     partners = len(names) - len(absent) - 1
-    named += [*failing_nodes(results, max(SUSPECT, min(ENOUGH, partners))), *slow_nodes(results)]
-    bad = list(dict.fromkeys(one.node for one in named))
-    blamed = set(bad)
-    doubtful = [
-        pair for pair, result in results.items() if not result.works and not blamed & set(pair)
-    ]
-    says = ["%s %s" % (names[one.node], one.say) for one in named]
-    doubts = []
-    for left, right in doubtful[:3]:
-        doubts.append(
-            "%s and %s fail with each other (%s), and nothing says which of them is at fault"
-            % (names[left], names[right], results[(left, right)].why or "no reason")
-        )
-    if together is not None and not together.works:
-        doubts.append("all others together fail (%s), although their pairs work" % together.why)
+    named += failing_nodes(results, max(SUSPECT, min(ENOUGH, partners)))
+    named += slow_nodes(results)
+    bad: list[int] = []
+    says: list[str] = []
+    for one in named:
+        says.append("%s %s" % (names[one.node], one.say))
+        if one.node not in bad:
+            bad.append(one.node)
     if untried:
         says.append("%d pairs were not tried, as the time was over" % untried)
-    good = [names[node] for node in sorted(names) if node not in blamed]
-    if doubts:
-        status = 2
-    elif bad:
-        status = 1
-    elif together is None:
-        status = 2
+    doubts = _doubtful_pairs(names, results, bad)
+    if together is not None and not together.works:
+        doubts.append("all others together fail (%s), although their pairs work" % together.why)
+    if together is None and not doubts and not bad:
         doubts.append("the nodes were not tried together, as the time was over")
-    else:
-        status = 0
-    head = "all %d nodes work in pairs and together" % len(names)
-    if status == 1:
-        head = "%d of %d nodes %s bad" % (len(bad), len(names), "is" if len(bad) == 1 else "are")
-    if status == 2:
-        head = "it could not be told whether these %d nodes work" % len(names)
+    status, head = _status_in_words(len(names), len(bad), bool(doubts))
+    good = []
+    for node in sorted(names):
+        if node not in bad:
+            good.append(names[node])
+    bad_names = []
+    for node in bad:
+        bad_names.append(names[node])
+    # a node that never came may have no name that a launcher knows
+    known = []
+    for name in bad_names:
+        if " " not in name:
+            known.append(name)
     return {
-        "ready": {0: True, 1: False, 2: None}[status],
+        "ready": READY[status],
         "status": status,
         "say": "; ".join([head, *says, *doubts]),
-        "bad": [names[node] for node in bad],
+        "bad": bad_names,
         "good": good,
-        # a node that never came may have no name that a launcher knows
-        "exclude": ",".join(names[node] for node in bad if " " not in names[node]),
+        "exclude": ",".join(known),
     }
+
+
+READY = {0: True, 1: False, 2: None}
+"""Status → whether the nodes that there are work."""
+
+
+def _status_in_words(nodes: int, bad: int, is_doubtful: bool) -> tuple[int, str]:
+    """(status, how the sentence begins)."""
+    if is_doubtful:
+        return 2, "it could not be told whether these %d nodes work" % nodes
+    if bad == 1:
+        return 1, "1 of %d nodes is bad" % nodes
+    if bad:
+        return 1, "%d of %d nodes are bad" % (bad, nodes)
+    return 0, "all %d nodes work in pairs and together" % nodes
+
+
+def _doubtful_pairs(
+    names: Mapping[int, str],
+    results: Mapping[Pair, PairResult],
+    bad: Iterable[int],
+) -> list[str]:
+    """Sentences on pairs that fail although neither of their nodes is named; the first three."""
+    blamed = set(bad)
+    found = []
+    for (left, right), result in results.items():
+        if result.works or left in blamed or right in blamed:
+            continue
+        say = "%s and %s fail with each other (%s), and nothing says which of them is at fault"
+        why = result.why or "no reason"
+        found.append(say % (names[left], names[right], why))
+    return found[:3]

@@ -34,7 +34,7 @@ from .gate_checks import (
     problem_row,
 )
 from .gate_drain import drain_node
-from .gate_state import State, checked_node_name, judge_since, own_node_name
+from .gate_state import NodeState, checked_node_name, judge_since, own_node_name
 from .run import processes
 from .threads import side_by_side
 
@@ -337,7 +337,7 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     state = None
     if asked.state:
         try:
-            state = State(asked.state, own_node_name())
+            state = NodeState(asked.state, own_node_name())
         except (OSError, ValueError) as error:
             return _broken_answer(
                 asked, "the state in %s cannot be used (%s)" % (asked.state, error)
@@ -375,7 +375,7 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     return answer
 
 
-def _keep_state(state: State, answer: dict[str, Any]) -> None:
+def _keep_state(state: NodeState, answer: dict[str, Any]) -> None:
     """Keep this check for the next one, and say how often the node has failed."""
     trouble = state.write(answer["ready"])
     if answer["ready"] is False and state.history():

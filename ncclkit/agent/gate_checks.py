@@ -44,7 +44,12 @@ NIC_FACTS = ("mtu", "speed")
 
 def problem_row(name: str, value: Any, say: str, expected: Any = None) -> Problem:
     """One thing that is wrong with a node."""
-    return {"fact": name, "value": value, "expected": expected, "say": say}
+    return {
+        "fact": name,
+        "value": value,
+        "expected": expected,
+        "say": say,
+    }
 
 
 def check_mounts(machine: Machine, paths: Iterable[str]) -> Judged:
@@ -61,11 +66,25 @@ def check_mounts(machine: Machine, paths: Iterable[str]) -> Judged:
     for path in wanted:
         name = "mount.%s" % path
         if os.path.normpath(path) not in points:
-            problems.append(problem_row(name, "missing", "%s is not mounted" % path, "mounted"))
+            problems.append(
+                problem_row(
+                    name,
+                    "missing",
+                    "%s is not mounted" % path,
+                    "mounted",
+                )
+            )
             continue
         trouble, doubt = _writing_trouble(machine, path)
         if trouble:
-            problems.append(problem_row(name, trouble, "%s %s" % (path, trouble), "writable"))
+            problems.append(
+                problem_row(
+                    name,
+                    trouble,
+                    "%s %s" % (path, trouble),
+                    "writable",
+                )
+            )
         if doubt:
             unknown.append("%s %s" % (path, doubt))
     return problems, unknown
@@ -75,7 +94,11 @@ def _writing_trouble(machine: Machine, path: str) -> tuple[str, str]:
     """(why a folder cannot be written, why that could not be told)."""
     words = [sys.executable or "python3", "-I", "-S", "-c", WRITES, path]
     try:
-        answer = machine.run(words, SECONDS, "a file in %s" % path)
+        answer = machine.run(
+            words,
+            SECONDS,
+            "a file in %s" % path,
+        )
         said = json.loads(answer.out)
         number = int(said["errno"])
     except Hung:
@@ -84,10 +107,10 @@ def _writing_trouble(machine: Machine, path: str) -> tuple[str, str]:
         return "", "could not be tried (%s)" % why
     if not number:
         return "", ""
-    why = str(said.get("error"))
+    error = str(said.get("error"))
     if number in OF_THE_WRITER:
-        return "", "took no file from this user (%s)" % why
-    return "cannot be written (%s)" % why, ""
+        return "", "took no file from this user (%s)" % error
+    return "cannot be written (%s)" % error, ""
 
 
 def network_cards(found: Rows) -> dict[str, dict[str, Any]]:
@@ -108,17 +131,38 @@ def check_cards(found: Rows, baseline: dict[str, Any]) -> list[Problem]:
         fact = "net.interfaces"
         if card is None:
             say = "network interface %s is missing or down" % name
-            problems.append(problem_row(fact, None, say, expected))
+            problems.append(
+                problem_row(
+                    fact,
+                    None,
+                    say,
+                    expected,
+                )
+            )
             continue
         if expected.get("mtu") and card["mtu"] != expected["mtu"]:
             say = "network interface %s has MTU %s, not %s" % (name, card["mtu"], expected["mtu"])
-            problems.append(problem_row(fact, card["mtu"], say, expected["mtu"]))
+            problems.append(
+                problem_row(
+                    fact,
+                    card["mtu"],
+                    say,
+                    expected["mtu"],
+                )
+            )
         # a driver that tells no speed says nothing of it
         if expected.get("speed") and card["speed"] and card["speed"] < expected["speed"]:
             say = "network interface %s runs at %s Mbit/s, not %s" % (
                 *(name, card["speed"], expected["speed"]),
             )
-            problems.append(problem_row(fact, card["speed"], say, expected["speed"]))
+            problems.append(
+                problem_row(
+                    fact,
+                    card["speed"],
+                    say,
+                    expected["speed"],
+                )
+            )
     return problems
 
 
@@ -126,7 +170,14 @@ def check_clock(found: Rows, baseline: dict[str, Any]) -> list[Problem]:
     """A clock that nothing synchronises, where the nodes of the baseline have one that is."""
     name = "host.clock.synced"
     if baseline.get("clock") and found.get(name, {}).get("value") is False:
-        return [problem_row(name, False, "no time service synchronises its clock", True)]
+        return [
+            problem_row(
+                name,
+                False,
+                "no time service synchronises its clock",
+                True,
+            )
+        ]
     return []
 
 

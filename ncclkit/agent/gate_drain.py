@@ -11,7 +11,10 @@ SECONDS = 2.0
 """For each of the two questions to Slurm."""
 REASON = 200
 """Characters of the reason that Slurm gets."""
-AWAY = re.compile(r"\bState=\S*(?:DRAIN|DOWN|FAIL|MAINT)", re.IGNORECASE)
+AWAY = re.compile(
+    r"\bState=\S*(?:DRAIN|DOWN|FAIL|MAINT)",
+    re.IGNORECASE,
+)
 """A node that takes no jobs already; its reason is somebody's, and stays."""
 
 
@@ -44,10 +47,16 @@ def _plain_reason(text: str) -> str:
 def _ask_slurm(words: list[str]) -> tuple[int | None, str]:
     """(exit status, what was printed in one line); the status is None where there was none."""
     try:
-        reply = run_bounded(words, SECONDS)
+        reply = run_bounded(
+            words,
+            SECONDS,
+        )
     except OSError as error:
         return None, "%s: %s" % (words[0], error.strerror or error)
-    said = (reply.out or reply.err).decode("utf-8", "replace")
+    said = (reply.out or reply.err).decode(
+        "utf-8",
+        "replace",
+    )
     plain = "".join(char if char.isprintable() else " " for char in said[:20000])
     if reply.ended:
         return None, "no answer within %g s" % SECONDS

@@ -32,7 +32,12 @@ MESSAGES = 1 << 18
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]{1,40})\): (\d{1,4})\b")
 OF_HARDWARE = frozenset((48, 62, 64, 74, 79, 94, 95, 119, 120, 140))
 """Xids of a GPU or its link; 13, 31, 43 and 45 are the program's."""
-ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
+ORDINALS = {
+    2: "second",
+    3: "third",
+    4: "fourth",
+    5: "fifth",
+}
 
 
 def own_node_name() -> str:
@@ -48,7 +53,7 @@ def checked_node_name(name: str) -> str:
     return name
 
 
-class State:
+class NodeState:
     """The state file of one node."""
 
     def __init__(self, folder: str, node: str) -> None:
@@ -137,10 +142,10 @@ class State:
 
 
 def _boot() -> str:
-    return processes.read_text(BOOT).strip()
+    return str(processes.read_text(BOOT)).strip()
 
 
-def judge_since(state: State, found: Rows, problems: list[Problem]) -> list[Problem]:
+def judge_since(state: NodeState, found: Rows, problems: list[Problem]) -> list[Problem]:
     """What is wrong by what grew since the last check.
 
     Memory errors that were there at the last check, and were told then, are left out.
@@ -157,25 +162,46 @@ def judge_since(state: State, found: Rows, problems: list[Problem]) -> list[Prob
             say = "GPU %s had %d new uncorrectable memory errors %s" % (
                 *(name.split(".")[1], count, state.since()),
             )
-            kept.append(problem_row(name, ecc[name], say))
+            kept.append(
+                problem_row(
+                    name,
+                    ecc[name],
+                    say,
+                )
+            )
     for name, count in state.grown("links", link_counters()).items():
         say = "%s went down %d times %s" % (name, count, state.since())
-        kept.append(problem_row("net.links", count, say, 0))
+        kept.append(
+            problem_row(
+                "net.links",
+                count,
+                say,
+                0,
+            )
+        )
     return kept + _new_xids(state)
 
 
 def link_counters(root: str = "/sys/class") -> dict[str, int]:
     """How often each RDMA port and each physical interface lost its link since the host booted."""
-    found = {}
+    found: dict[str, int] = {}
     ports = "%s/infiniband/*/ports/*/counters/link_downed" % root
     for path in glob.glob(ports):
         words = path.split("/")
-        _add_counter(found, "port %s:%s" % (words[-5], words[-3]), path)
+        _add_counter(
+            found,
+            "port %s:%s" % (words[-5], words[-3]),
+            path,
+        )
     for path in glob.glob("%s/net/*/carrier_down_count" % root):
         folder = os.path.dirname(path)
         # veth and bridges of containers come and go
         if os.path.exists(os.path.join(folder, "device")):
-            _add_counter(found, "network interface %s" % os.path.basename(folder), path)
+            _add_counter(
+                found,
+                "network interface %s" % os.path.basename(folder),
+                path,
+            )
     return found
 
 
@@ -185,7 +211,7 @@ def _add_counter(found: dict[str, int], name: str, path: str) -> None:
         found[name] = int(text)
 
 
-def _new_xids(state: State) -> list[Problem]:
+def _new_xids(state: NodeState) -> list[Problem]:
     """Xids of hardware that the kernel logged since the last check."""
     messages = kernel_messages()
     if messages is None:
@@ -204,7 +230,13 @@ def _new_xids(state: State) -> list[Problem]:
         if match is None or number <= before or int(match[2]) not in OF_HARDWARE:
             continue
         say = "the driver logged Xid %s of GPU %s %s" % (match[2], match[1], state.since())
-        found.append(problem_row("gpu.xid", int(match[2]), say))
+        found.append(
+            problem_row(
+                "gpu.xid",
+                int(match[2]),
+                say,
+            )
+        )
     return found
 
 

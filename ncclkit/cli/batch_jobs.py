@@ -30,8 +30,9 @@ def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
     """
     from ncclkit.live import submit as batch
 
+    activity = Activity(f"Job {job.id}")
     try:
-        with _RememberingActivity(f"Job {job.id}") as activity:
+        with activity:
             follow = follow_run(activity)
 
             def observe(record: dict[str, Any]) -> None:
@@ -52,23 +53,6 @@ def follow_job(case: Case, job: BatchJob) -> VerbAnswer:
     return ended_answer(job, ended, activity.shown)
 
 
-class _RememberingActivity(Activity):
-    """An activity that knows which lines of progress it has shown."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.shown: set[str] = set()
-
-    def note(self, text: str) -> None:
-        self.shown.add(text)
-        super().note(text)
-
-    def step(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        # as a line of standard error has it, where that is no terminal
-        self.shown.add(f"  {text}")
-        super().step(text, done, total)
-
-
 def ended_answer(
     job: BatchJob, ended: JobState, shown: AbstractSet[str] = frozenset()
 ) -> VerbAnswer:
@@ -87,8 +71,11 @@ def _printed_parts(job: BatchJob, ended: JobState, shown: AbstractSet[str]) -> I
         yield job.printed.rstrip("\n")
     if ended.status in (0, 1):
         return
-    said = [line for line in job.complaints.splitlines() if line not in shown]
-    if any(line.strip() for line in said):
+    said = []
+    for line in job.complaints.splitlines():
+        if line not in shown:
+            said.append(line)
+    if "".join(said).strip():
         yield Aside("\n".join(said))
     last = f"ncclkit: {ended.sentence}"
     if last not in shown:

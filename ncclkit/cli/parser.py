@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
             return f"{super().format_help()}\n{more}\n"
         return super().format_help()
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, which takes no value that begins with a dash."""
         if args is None:
             args = sys.argv[1:]

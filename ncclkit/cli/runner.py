@@ -120,7 +120,8 @@ class Verb(ABC):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare its arguments, in the order of its help."""
 
-    def check(self, options: argparse.Namespace) -> None:  # noqa: B027 - most verbs check nothing
+    # most verbs have nothing to check
+    def check_options(self, options: argparse.Namespace) -> None:  # noqa: B027
         """Raise NcclkitError for values that no work can be made of.
 
         A verb that is to wait in a queue is asked before it does.

@@ -363,6 +363,8 @@ class Activity:
         self.limit = limit
         self.is_long = is_long
         self.bar: Progress | None = None
+        self.shown: set[str] = set()
+        """The lines that were shown, as standard error has them where it is no terminal."""
 
     def __enter__(self) -> Activity:
         if self.is_long:
@@ -402,10 +404,12 @@ class Activity:
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
+        self.shown.add(text)
         show(text, sys.stderr)
 
     def step(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Say what is done now, and how much of everything that is."""
+        self.shown.add(f"  {text}")
         if self.bar is None:
             if text:
                 return self.note(f"  {text}")

@@ -347,8 +347,11 @@ class Case:
         """Where `new_folder` would make a folder now."""
         # a name may come from a user's word and becomes a path
         slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
-        last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
-        return (self.path or Path()) / kind / f"{last + 1}-{slug}"
+        last = 0
+        for folder in self.folders(kind):
+            last = max(last, _number_of_folder(folder))
+        place = self.path or Path()
+        return place / kind / f"{last + 1}-{slug}"
 
     def new_folder(self, kind: str, name: str) -> Path:
         """Make the next folder ``<kind>/<n>-<name>`` of this case.

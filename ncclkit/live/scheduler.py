@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -341,8 +341,8 @@ class _Kind(TypedDict):
     features: list[str]
 
 
-class _Partition(TypedDict):
-    """What a row of ``scheduler.partitions`` holds."""
+class _OldPartition(TypedDict):
+    """What a row of ``scheduler.partitions`` holds in cases of all versions."""
 
     name: str
     default: bool
@@ -356,8 +356,12 @@ class _Partition(TypedDict):
     max_nodes: str
     accounts: str
     qos: str
-    kinds: NotRequired[list[_Kind]]
-    """Left out in a case of an older version."""
+
+
+class _Partition(_OldPartition, total=False):
+    """What a row of ``scheduler.partitions`` holds."""
+
+    kinds: list[_Kind]
 
 
 class _Account(TypedDict):

@@ -205,7 +205,7 @@ def refusal_hint(printed: str, known: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitReason:
     """Why a job waits."""
 
     hint: str
@@ -322,7 +322,7 @@ UNITS = {
 }
 
 
-def limit_reason(reason: str) -> Waiting | None:
+def limit_reason(reason: str) -> WaitReason | None:
     """What a limit of an account or QoS means; None where the word names none."""
     match = LIMIT.fullmatch(reason)
     if match is None or match["unit"].lower() not in UNITS:
@@ -330,35 +330,35 @@ def limit_reason(reason: str) -> Waiting | None:
     owner = OWNERS[match["owner"]]
     unit = UNITS[match["unit"].lower()]
     if match["scope"] == "Min":
-        return Waiting(f"{owner} is for jobs that ask for more {unit}", True)
+        return WaitReason(f"{owner} is for jobs that ask for more {unit}", True)
     if match["sum"].startswith("Run"):
         whose = "your running jobs"
         if match["scope"] == "Grp":
             whose = f"all running jobs of {owner}"
-        return Waiting(f"{whose} have promised all {unit} minutes: one must end, or -t asks less")
+        return WaitReason(f"{whose} will use up the {unit} minutes: one must end, or -t asks less")
     if match["scope"] == "Grp":
         if match["sum"] or unit == "time":
             spent = unit
             if unit != "time":
                 spent = f"{unit.removesuffix('s')} minutes"
-            return Waiting(f"{owner} has used up its {spent}; -A or -q may name another")
-        return Waiting(f"all jobs of {owner} together have the {unit} they may: one must end")
+            return WaitReason(f"{owner} has used up its {spent}; -A or -q may name another")
+        return WaitReason(f"all jobs of {owner} together have the {unit} they may: one must end")
     if match["each"] in ("PerJob", "PerNode"):
-        return Waiting(f"{owner} allows one job less {unit}: ask for less", True)
-    return Waiting(f"you have the {unit} that {owner} allows: another job of yours must end")
+        return WaitReason(f"{owner} allows one job less {unit}: ask for less", True)
+    return WaitReason(f"you have the {unit} that {owner} allows: another job of yours must end")
 
 
-def waiting_reason(reason: str) -> Waiting | None:
+def waiting_reason(reason: str) -> WaitReason | None:
     """What a reason of Slurm's means; None where nobody knows, or there is none."""
     if reason in ("", "None"):
         return None
     for sign, hint in ENDLESS.items():
         if sign in reason and not reason.startswith("Job_is_at"):
-            return Waiting(hint, True)
+            return WaitReason(hint, True)
     known = limit_reason(reason)
     if known:
         return known
     for sign, hint in WAITS.items():
         if reason.startswith(sign):
-            return Waiting(hint)
+            return WaitReason(hint)
     return None

@@ -904,7 +904,7 @@ def same_as_own(
     return found
 
 
-CARRIES = ("physical", "bridge", "veth", "virtual", "tun")
+CARRIES: tuple[str, ...] = ("physical", "bridge", "veth", "virtual", "tun")
 """Kinds of interfaces that may carry a job of several hosts; a container's own one is a veth."""
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from ncclkit.agent import gang, gate, gate_checks, gate_drain, gate_state
 from ncclkit.agent.facts.machine import Hung, Machine
-from ncclkit.agent.gate_state import State
+from ncclkit.agent.gate_state import NodeState
 from tests.facts.test_gate import agent, changed, fake, good, judged, run
 from tests.packaging.project import ROOT
 from tests.hostile.drivers import ENDLESS, REFUSING, SILENT
@@ -120,12 +120,12 @@ def bad(folder: Path) -> Path:
 # ---------------------------------------------------------------- since the last check
 
 
-def state_after(folder: Path, ready: bool | None, **counters: int) -> State:
+def state_after(folder: Path, ready: bool | None, **counters: int) -> NodeState:
     """One more check of node n1, with these memory errors."""
-    state = State(str(folder), "n1")
+    state = NodeState(str(folder), "n1")
     gate_state.judge_since(state, rows(counters), [])
     state.write(ready)
-    return State(str(folder), "n1")
+    return NodeState(str(folder), "n1")
 
 
 def rows(counters: dict[str, int]) -> dict[str, Any]:
@@ -136,13 +136,13 @@ def test_only_what_is_new_since_the_last_check_counts(tmp_path: Path, monkeypatc
     monkeypatch.setattr(gate_state, "link_counters", dict)
     monkeypatch.setattr(gate_state, "kernel_messages", list)
     old = [gate_checks.problem_row("gpu.3.ecc.uncorrected", 2, "GPU 3 had 2 uncorrectable memory errors")]
-    first = State(str(tmp_path), "n1")
+    first = NodeState(str(tmp_path), "n1")
     assert gate_state.judge_since(first, rows({"g3": 2}), old) == old, "nobody knows when it was"
     first.write(False)
-    same = State(str(tmp_path), "n1")
+    same = NodeState(str(tmp_path), "n1")
     assert gate_state.judge_since(same, rows({"g3": 2}), old) == [], "it was told then"
     same.write(True)
-    more = State(str(tmp_path), "n1")
+    more = NodeState(str(tmp_path), "n1")
     (one,) = gate_state.judge_since(more, rows({"g3": 5}), old)
     assert one["say"] == "GPU 3 had 3 new uncorrectable memory errors since the last check 0 min ago"
 
@@ -164,7 +164,7 @@ def test_a_link_that_went_down_is_told_once(tmp_path: Path, monkeypatch: pytest.
     says = []
     for downs in ("1", "1", "3", "3", "0"):
         (port / "link_downed").write_text(downs)
-        state = State(str(tmp_path / "state"), "n1")
+        state = NodeState(str(tmp_path / "state"), "n1")
         says.append([one["say"] for one in gate_state.judge_since(state, {}, [])])
         state.write(True)
     assert says == [[], [], ["port mlx5_0:1 went down 2 times since the last check 0 min ago"], [], []]
@@ -176,15 +176,15 @@ def test_an_xid_of_hardware_counts_and_one_of_a_program_does_not(
     log = [(1, "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.")]
     monkeypatch.setattr(gate_state, "link_counters", dict)
     monkeypatch.setattr(gate_state, "kernel_messages", lambda: log)
-    first = State(str(tmp_path), "n1")
+    first = NodeState(str(tmp_path), "n1")
     assert gate_state.judge_since(first, {}, []) == [], "it may be of last week"
     first.write(True)
     log += [(2, "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault"), (3, "NVRM: Xid (PCI:0000:5e:00): 48, pid=7")]
-    second = State(str(tmp_path), "n1")
+    second = NodeState(str(tmp_path), "n1")
     (one,) = gate_state.judge_since(second, {}, [])
     assert one["say"].startswith("the driver logged Xid 48 of GPU 0000:5e:00 since the last check")
     second.write(False)
-    third = State(str(tmp_path), "n1")
+    third = NodeState(str(tmp_path), "n1")
     assert gate_state.judge_since(third, {}, []) == []
 
 
@@ -199,10 +199,10 @@ def test_records_of_the_kernel_are_read_and_garbage_is_left(tmp_path: Path) -> N
 def test_the_third_failure_of_a_week_is_said_and_one_that_lasts_counts_once(tmp_path: Path) -> None:
     for ready in (False, False, None, False, True, False, True):
         state_after(tmp_path, ready)
-    state = State(str(tmp_path), "n1")
+    state = NodeState(str(tmp_path), "n1")
     state.write(False)
     assert state.history() == "its third failure this week"
-    healthy = State(str(tmp_path), "n2")
+    healthy = NodeState(str(tmp_path), "n2")
     healthy.write(True)
     assert healthy.history() == ""
 
@@ -211,7 +211,7 @@ def test_the_third_failure_of_a_week_is_said_and_one_that_lasts_counts_once(tmp_
 def test_a_damaged_state_accuses_nobody(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_state, "link_counters", lambda: {"port a:1": 9})
     (tmp_path / "n1.json").write_text(text)
-    state = State(str(tmp_path), "n1")
+    state = NodeState(str(tmp_path), "n1")
     assert gate_state.judge_since(state, rows({"g0": 0}), []) == []
     assert state.write(True) == "" and json.loads((tmp_path / "n1.json").read_text())["ready"] is True
 

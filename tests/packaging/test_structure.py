@@ -18,6 +18,7 @@ import pytest
 import ncclkit
 from ncclkit.views._form import Form
 from ncclkit.views.live import LiveTest
+from ncclkit.views.tune import TuneForm
 from tests.packaging.imports import Package
 from tests.packaging.project import ROOT
 
@@ -136,7 +137,7 @@ def test_no_public_name_is_a_module_that_would_take_its_place():
 def test_what_is_awaited_is_a_form_and_nothing_else_is():
     """A name says by its door whether a cell awaits it."""
     forms = {name: inspect.unwrap(getattr(ncclkit.form, name)) for name in dir(ncclkit.form)}
-    forms["live_test"] = LiveTest
+    forms |= {"live_test": LiveTest, "tune": TuneForm}
     shown = [inspect.unwrap(getattr(ncclkit.show, name)) for name in dir(ncclkit.show)]
     none(name for name, made in forms.items() if not issubclass(made, Form))
     none(made for made in shown if isinstance(made, type) and issubclass(made, Form))

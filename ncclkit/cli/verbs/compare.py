@@ -42,7 +42,7 @@ class CompareVerb(Verb):
         )
         add_json(parser)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse cases that are not there."""
         refuse_missing(options.cases)
 

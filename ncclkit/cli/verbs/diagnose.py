@@ -96,7 +96,7 @@ class DiagnoseVerb(Verb):
         )
         add_options(parser, "python")
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse logs that are not there."""
         refuse_missing(options.paths)
 

@@ -58,7 +58,7 @@ class LabVerb(Verb):
         add_case(parser)
         add_json(parser)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse a fault that there is not, and options that no run takes."""
         from ncclkit.lab.faults import injection
 

@@ -43,7 +43,7 @@ class ProbeVerb(Verb):
         add_case(parser)
         add_json(parser)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse options that no test takes."""
         chosen_options(options)
 

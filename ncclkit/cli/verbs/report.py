@@ -71,7 +71,7 @@ class ReportVerb(Verb):
                 )
         return "\n".join(lines)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse a notebook that there is not, and parameters that it does not have."""
         from ncclkit import report
 

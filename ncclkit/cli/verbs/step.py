@@ -52,7 +52,7 @@ class StepVerb(Verb):
         add_case(parser)
         add_json(parser)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse options that no run of a script takes, and traces that are not there."""
         given = {name: getattr(options, name) for name in declared(StepOptions)}
         given["tries"] = tuple(options.tries)

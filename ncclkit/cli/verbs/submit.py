@@ -69,7 +69,7 @@ class SubmitVerb(Verb):
             print_note("this is inside a job of Slurm already, so the verb runs in it.")
             return VerbAnswer(run_verb(verb))
         # before there is a case folder, and before the queue
-        verb.verb.check(verb)
+        verb.verb.check_options(verb)
         batch.refuse_unwritable(Path(verb.case).expanduser().absolute())
         case = open_case(verb.case)
         case.replace_facts(scheduler.read_facts()).save()

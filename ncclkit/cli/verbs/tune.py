@@ -72,7 +72,7 @@ class TuneVerb(Verb):
         add_case(parser)
         add_json(parser)
 
-    def check(self, options: argparse.Namespace) -> None:
+    def check_options(self, options: argparse.Namespace) -> None:
         """Refuse settings that are none, and options that no test takes."""
         from ncclkit.core.tuning import setting
 
