@@ -790,18 +790,11 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         end = ": it may still come."
     say += f"{wait} in it{waiting_time_of_case(case)}{end}"
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
+    advice = _advice(case, ranks, seen[0].place)
     decides = None
     if strength != "proven":
         decides = experiment(case)
-    return found(
-        ID,
-        strength,
-        say,
-        why,
-        ranks=ranks,
-        advice=_advice(case, ranks, seen[0].place),
-        next=decides,
-    )
+    return found(ID, strength, say, why, ranks=ranks, advice=advice, next=decides)
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:

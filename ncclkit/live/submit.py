@@ -389,41 +389,45 @@ class JobState:
             else:
                 does = f"is {self.state.lower()}"
             return f"{head} {does}{where}{since}."
+        return f"{head} {self._end()}."
+
+    def _end(self) -> str:
+        """How it ended, as far as that is known."""
         if self.state in ENDS:
-            return f"{head} {ENDS[self.state]}."
+            return ENDS[self.state]
         if self.status == UNSEEN:
             return (
-                f"{head} ended at once: its node does not see the case folder; name one on shared"
-                " storage (--case)."
+                "ended at once: its node does not see the case folder; name one on shared"
+                " storage (--case)"
             )
         if self.status == NO_PYTHON:
             return (
-                f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on"
-                " shared storage."
+                f"ended at once: its node does not see {sys.executable}; install ncclkit on"
+                " shared storage"
             )
         if self.status == NO_FOLDER:
             return (
-                f"{head} ended at once: its node does not see the folder that it was submitted"
-                " from; submit it from one on shared storage."
+                "ended at once: its node does not see the folder that it was submitted"
+                " from; submit it from one on shared storage"
             )
         if self.status == UNOPENED:
             return (
-                f"{head} ended before its script began (Slurm's 0:53): its node could not open"
+                "ended before its script began (Slurm's 0:53): its node could not open"
                 " job.out in the case folder, so it does not see it, or may not write there; name"
-                " one on shared storage (--case)."
+                " one on shared storage (--case)"
             )
         if self.status is None and self.state == FORGOTTEN and self.why:
             return (
-                f"{head} is in Slurm's queue no more; how it ended is not known, as its accounting"
-                f" does not answer ({self.why})."
+                "is in Slurm's queue no more; how it ended is not known, as its accounting"
+                f" does not answer ({self.why})"
             )
         if self.status is None:
             return (
-                f"{head} is not known to Slurm any more, and left no end; its node may have failed."
+                "is not known to Slurm any more, and left no end; its node may have failed"
             )
         if self.elapsed:
-            return f"{head} ended after {self.elapsed}."
-        return f"{head} ended."
+            return f"ended after {self.elapsed}"
+        return "ended"
 
     def _queue(self) -> str:
         """Where it waits, on which place, why, and until when."""
