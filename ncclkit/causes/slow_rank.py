@@ -488,9 +488,9 @@ def _behind_by_ras(case: Case, states: RankStates) -> Suspicion | None:
         if numbers is None:
             continue
         behind = []
-        for rank in report.data.late:
-            number = numbers.get(rank, rank)
-            if number not in gone and (key, rank) not in moved:
+        for local_rank in report.data.late:
+            number = numbers.get(local_rank, local_rank)
+            if number not in gone and (key, local_rank) not in moved:
                 behind.append(number)
         late = tuple(behind)
         strength = _strength_of_counts(
