@@ -209,7 +209,11 @@ def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
     Nobody waits all the while, or most ranks move.
     """
     moved = tuple(rank for rank, position in seen.items() if position.moved)
-    waits = any(position.waits_for_ranks for position in seen.values())
+    waits = False
+    for position in seen.values():
+        # one that could not be read may wait as well
+        is_unread = not position.waits_for and not position.moved
+        waits = waits or is_unread or position.waits_for_ranks
     # one rank that evaluates while the others wait looks like a hang, so most ranks must have moved
     if not moved or (waits and 2 * len(moved) <= len(seen)):
         return None

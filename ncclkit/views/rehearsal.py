@@ -52,12 +52,16 @@ class RehearsalForm(Form):
     ) -> None:
         self._case = case
         self._options = RehearsalOptions(ranks, steps, timeout)
-        self.command = text_field("Command", command or _example_of(case), "python train.py")
+        self.command = text_field("Command", command or self.usual_command(), "python train.py")
         self.ranks = W.BoundedIntText(value=ranks, min=2, max=256, description="Ranks")
         start = W.Button(description="Rehearse", icon="play", button_style="primary")
         self._lanes: Sequence[Any] = ()
         said = "All ranks of the script run on this machine, and none needs a GPU"
         super().__init__(said, [self.command, self.ranks], start)
+
+    def usual_command(self) -> str:
+        """What stands in the field where no command was named: that of the example."""
+        return _example_of(self._case)
 
     def asks(self) -> bool:
         """Whether a command is named."""

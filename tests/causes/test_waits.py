@@ -128,6 +128,8 @@ def test_a_rank_without_a_stack_is_not_called_busy_on_a_gpu() -> None:
     on_gpu = [rank(number, ran=1.0, on_gpu=True)[0] for number in (0, 1)]
     assert [one.activity() for one in rank_positions(on_gpu).values()] == ["could not be read"] * 2
     assert motion(on_gpu) is None
+    writes = [rank(1, ran=0.0, steps=({"step": 1}, {"step": 2}))[0]]
+    assert motion([on_gpu[0], *writes]) is None, "one that moves, beside one that may wait for it"
     on_cpu = [rank(number, ran=1.0)[0] for number in (0, 1)]
     assert motion(on_cpu) is not None
 

@@ -12,13 +12,14 @@ differ by rank and by position.
 
 import argparse
 import contextlib
+import ctypes
 import os
 import re
 import statistics
 import time
 
 from .. import wire
-from . import crash_handler, operations, stages
+from . import crash_handler, operations, processes, stages
 from .job import Job, add_job_options
 
 WARMUP = 2
@@ -130,10 +131,33 @@ def gpu(torch, device):
 
 
 def nccl_version(torch, backend):
-    """The version of NCCL that torch brings; empty over gloo."""
-    if backend == "nccl":
-        return ".".join(str(part) for part in torch.cuda.nccl.version())
-    return ""
+    """The version of NCCL that this process has loaded; empty over gloo."""
+    if backend != "nccl":
+        return ""
+    return loaded_nccl() or ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def loaded_nccl(maps="/proc/self/maps"):
+    """What the library itself says, as torch tells the release that it was compiled with.
+
+    Empty where no library is mapped, as in a torch that holds NCCL within.
+    """
+    found = re.findall(r"/\S*/libnccl\.so\S*", processes.read_text(maps, 16 << 20))
+    number = ctypes.c_int()
+    for path in found[:1]:
+        try:
+            if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number)):
+                return ""
+        except (OSError, AttributeError):
+            return ""
+    if not number.value:
+        return ""
+    # 23203 is 2.32.3, and before 2.9 2708 was 2.7.8
+    if number.value >= 10000:
+        major, rest = divmod(number.value, 10000)
+    else:
+        major, rest = divmod(number.value, 1000)
+    return "%d.%d.%d" % (major, rest // 100, rest % 100)
 
 
 DIAGNOSES = (2, 31)

@@ -19,17 +19,39 @@ STEPS = 400
 class RehearseFixForm(RehearsalForm):
     """The form that rehearses the program which ``nk.form.check`` mended, all ranks here.
 
-    Raises NcclkitError where none was mended in this case.
+    It waits for the fix.  Raises NcclkitError for a case that is kept in no folder.
     """
 
+    ASK = "Try the fix above first: what it mended is rehearsed here"
+
     def __init__(self, case: Case) -> None:
+        if case.path is None:
+            raise NcclkitError("A rehearsal needs a case folder; open one with Case.open(path).")
+        self._mended = case
+        self._own_folder = case.path / "rehearsal"
+        ranks = 2
         plan = _mended_plan(case)
-        if plan is None or case.path is None:
-            raise NcclkitError("Nothing was mended in this case; run the cells of the fix first.")
-        own = Case.open(case.path / "rehearsal")
+        if plan is not None:
+            ranks = plan.ranks
+        super().__init__(Case.open(self._own_folder), "", ranks, STEPS)
+
+    def usual_command(self) -> str:
+        """The command of the mended program; empty before anything was mended."""
+        plan = _mended_plan(self._mended)
+        if plan is None:
+            return ""
         python = plan.python or sys.executable
-        words = [python, "-m", "ncclkit.lab.programs", *plan.argv, "--folder", str(own.path)]
-        super().__init__(own, shlex.join(words), plan.ranks, STEPS)
+        folder = str(self._own_folder)
+        words = [python, "-m", "ncclkit.lab.programs", *plan.argv, "--folder", folder]
+        return shlex.join(words)
+
+    def asks(self) -> bool:
+        """Whether a program was mended, maybe since this form was shown."""
+        plan = _mended_plan(self._mended)
+        if plan is not None and not self.command.value:
+            self.command.value = self.usual_command()
+            self.ranks.value = plan.ranks
+        return super().asks()
 
 
 def _mended_plan(case: Case) -> Plan | None:
