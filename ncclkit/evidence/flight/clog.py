@@ -35,7 +35,9 @@ EVENT = re.compile(
 NEW = re.compile(
     r"new_comm\|comm=(?P<name>.*)\|rank=(?P<rank>\d{1,7})\|world_size=(?P<size>\d{1,7})$"
 )
-SPLIT = re.compile(r"split\|parent=(?P<parent>.*)\|child=(?P<child>.*)\|ranks=(?P<ranks>[\d,]*)$")
+SPLIT = re.compile(
+    r"split\|parent=(?P<parent>[^|]{0,200})\|child=(?P<child>[^|]{0,200})\|ranks=(?P<ranks>[\d,]*)$"
+)
 LEAKED = re.compile(r"WARN\|comm=.*\|leaked work_id=(\d{1,18})\|")
 TORCH_TYPES = {
     "f32": "Float",

@@ -68,7 +68,7 @@ NOTICED = timedelta(minutes=10)
 
 It waits for SlurmdTimeout, 5 minutes by default, which the ranks of a job do not.
 """
-SINCE = re.compile(r"\[[^\]@]*@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]")
+SINCE = re.compile(r"\[[^\[\]@]{0,200}@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]")
 """When somebody, or Slurm itself, wrote down why a node is not used."""
 UNKNOWN_ID = "invalid job id"
 """What Slurm says of a job that it does not know."""
