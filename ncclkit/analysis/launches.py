@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.communicators import communicators
 from ncclkit.analysis.waits import RankPosition, rank_positions
 from ncclkit.core import text
@@ -82,7 +83,7 @@ def places_in_words(comm: Comm, ranks: Iterable[int]) -> str:
     parts = []
     for host, held in list(gpus.items())[:4]:
         named = sorted({gpu for gpu in held if gpu})
-        if named and all(map(str.isdigit, named)):
+        if named and all(map(is_whole, named)):
             parts.append(f"{text.numbered('GPU', sorted(map(int, named)))} on {host}")
         elif named:
             parts.append(f"GPU{'s' if len(named) > 1 else ''} {', '.join(named[:8])} on {host}")

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from ncclkit.core import shapes
 from ncclkit.core.case import Case
 
 T = TypeVar("T")
+ITSELF = object()
+"""Stands for the very case that a part was asked of."""
 
 
 class _Parts:
@@ -52,8 +54,15 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
         if parts is None or not parts.hold(case):
             parts = _CASES[case] = _Parts(case)
         if part not in parts.known:
-            parts.known[part] = part(case)
+            made = part(case)
+            # a case that were kept for itself would never be let go
+            if made is case:
+                parts.known[part] = ITSELF
+            else:
+                parts.known[part] = made
         known: T = parts.known[part]
+        if known is ITSELF:
+            known = cast(T, case)
         if isinstance(known, (list, dict, set)):
             return copy(known)
         return known

@@ -29,6 +29,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.diagnostics import diagnostics, ranks_of_job
 from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
@@ -249,14 +250,15 @@ def _lower_speed(case: Case) -> Finding | None:
     first: dict[tuple[str, str], int] = {}
     for event in in_order(case.of(NcclLink, what="speed")):
         key = (event.host, f"{event.data.device}:{event.data.port}")
-        if event.data.before and event.data.before.isdecimal():
-            first.setdefault(key, int(event.data.before))
+        earlier = whole_number(event.data.before or "")
+        if earlier is not None:
+            first.setdefault(key, earlier)
         last[key] = event
     for (host, port), event in last.items():
-        after = event.data.after or ""
+        after = whole_number(event.data.after or "")
         before = first.get((host, port), 0)
-        if after.isdecimal() and int(after) < before:
-            slow = int(after) // 1000
+        if after is not None and after < before:
+            slow = after // 1000
             fast = before // 1000
             say = (
                 f"The port {port}{on(host)} fell from {fast} to {slow}"

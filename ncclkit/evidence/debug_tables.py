@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.flight.compare import EQUAL_BOTH
 
@@ -81,7 +82,7 @@ def _call_of_row(row: str, columns: Mapping[str, tuple[int, int]], number: int) 
 
     # a number stands at the right of its column
     head = row[: columns["collective_seq_id"][1]].split()
-    if not head or not head[-1].isdecimal() or not head[-1].isascii() or len(head[-1]) > 15:
+    if not head or not is_whole(head[-1]):
         return None
     expected = _ranks_of_cell(cell("expected_ranks"))
     missing = _ranks_of_cell(cell("missing_ranks"))

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.kinds import C10dCommunicator, C10dTimeout, NcclChannel
 from ncclkit.core.model import Event, fields_of
 from ncclkit.evidence.grammars.grammar import LabelledEvent
@@ -294,7 +295,7 @@ def _with_whole_hosts(events: list[Event]) -> Iterator[Event]:
         whole = event.host
         if event.pid is not None and event.host:
             for name in hosts_of[event.pid]:
-                if event.host.endswith(name) and event.host.removesuffix(name).isdecimal():
+                if event.host.endswith(name) and is_whole(event.host.removesuffix(name)):
                     whole = name
         if whole != event.host:
             event = replace(event, host=whole)

@@ -29,7 +29,10 @@ LARGEST_FILE = 1 << 20
 MOST_FILES = 16
 MOST_LINES = 64
 """Lines of one file that are looked at."""
-QUOTED = re.compile(r'^(?P<prefix>.{0,200}?)\s{0,20}File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b')
+QUOTED = re.compile(
+    r'^(?P<prefix>.{0,200}?)\s{0,20}'
+    r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b'
+)
 """A frame in the text of a traceback; the next line repeats that of the program."""
 UNNAMED = re.compile(r"^__\w+__$")
 """A function that a line calls without its name, as ``for batch in loader`` calls ``__next__``."""

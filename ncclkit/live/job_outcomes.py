@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import scheduler
@@ -247,7 +248,7 @@ def _parse_queued(line: str) -> JobState:
         answer = repr(line.strip()[:100])
         raise NcclkitError(f"squeue answered {answer}, which has no state of a job.")
     number, state, start, nodes, partition, elapsed, reason = cells
-    if not start[:1].isdecimal():
+    if not is_whole(start[:1]):
         start = ""
     if state in OVER:
         reason = ""

@@ -355,7 +355,7 @@ def test_no_answer_of_slurm_is_a_traceback(tmp_path: Path, monkeypatch: pytest.M
             assert not now.over, (said, now)
         case = Case()
         case.facts = scheduler.read_facts()
-        assert scheduler.choices(case).keys() == {"partition", "account", "qos"}
+        assert {"partition", "account", "qos"} <= scheduler.choices(case).keys()
         assert all(map(scheduler.partition_words, scheduler.known(case).get("partitions", [])))
         assert scheduler.scheduler_sentence(case)
         (outcome,) = job_outcomes([job])
@@ -405,7 +405,7 @@ def test_names_of_nodes_are_names(monkeypatch: pytest.MonkeyPatch, name: str) ->
 def test_facts_of_a_case_that_have_another_form_are_left_out(value: Any) -> None:
     case = Case()
     case.facts = [Fact(f"scheduler.{name}", value) for name in ("partitions", "accounts", "jobs", "version")]
-    assert scheduler.choices(case) == {"partition": [], "account": [], "qos": []}
+    assert not any(scheduler.choices(case).values())
     assert scheduler.scheduler_sentence(case) and submit.script(case, Path("/case/jobs/1-probe"), ["probe"], JobOptions())
 
 

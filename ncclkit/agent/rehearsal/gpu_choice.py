@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..digits import whole_number
 from .connection import user_place
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -75,8 +76,8 @@ def _number_in_name(name: str) -> int | None:
     if name == "cuda":
         return RankGpus.current.number
     kind, _, number = name.partition(":")
-    if kind == "cuda" and number.isdecimal():
-        return int(number)
+    if kind == "cuda":
+        return whole_number(number)
     return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_int, rule
 
 NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
@@ -71,7 +72,7 @@ def _root(match: re.Match[str], data: Data, line: Line) -> Data:
 def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
     said = data["signal"]
     signal = SIGNALS.get(said)
-    if said.isdecimal() and len(said) < 3:
+    if is_whole(said) and len(said) < 3:
         signal = int(said)
     return data | {"signal": signal, "_pid": data["pid"]}
 
