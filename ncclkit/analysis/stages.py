@@ -589,7 +589,7 @@ def _accesses(
     """What was done to the memory of peers, as far as the driver lets GPUs do it."""
     made = []
     for event in case.of(StagePeer):
-        if event.rank is None or not event.data.direct:
+        if event.rank is None or event.data.apart:
             continue
         one, two = event.rank, event.data.peer
         own = None

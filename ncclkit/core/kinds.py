@@ -1540,8 +1540,8 @@ class StagePeer(Fields, frozen=True):
     """`write`, `read`; `share`: neither was tried"""
     wrong: int = 0
     """1 where other bytes arrived"""
-    direct: bool = True
-    """whether the driver lets one GPU reach the memory of the other"""
+    apart: bool = False
+    """the driver lets neither GPU reach the memory of the other"""
     problem: str = ""
     """why the memory could not be shared"""
 

@@ -147,11 +147,11 @@ def _event_of_peer(
     data = dict(known_fields("stage.peer", record))
     for name in ("way", "problem"):
         data[name] = str(record.get(name) or "")
-    data["direct"] = record.get("direct") is not False
+    data["apart"] = record.get("apart") is True
     said = f"rank {rank} {DONE.get(data['way'], 'could not reach')} the memory of rank {peer}"
     if data["problem"]:
         said += f": {data['problem']}"
-    elif not data["direct"]:
+    elif data["apart"]:
         said += ": the driver joins their GPUs through the host alone"
     elif wrong:
         said += ", and other bytes arrived"

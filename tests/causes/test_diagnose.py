@@ -78,7 +78,7 @@ def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.Mon
 def test_json_has_exactly_the_fields_of_the_contract() -> None:
     case = load(ROOT / "slow_rank" / "found-stack")
     row = json.loads(json.dumps(diagnose(case).to_dict(case.inputs)))
-    assert list(row) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors", "risks"]
+    assert list(row) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors", "risks", "action"]
     assert (row["verdict"], row["errors"]) == ("found", [])
     assert {"ranks", "hosts", "nccl", "torch", "cuda", "transports"} <= set(row["job"])
     assert all(set(one) == {"path", "bytes", "lines"} for one in row["inputs"]) and row["inputs"]

@@ -18,6 +18,7 @@ from tests.cli.command import LATE, ROOT, Answer
 FIRST_WORDS = {
     "causes": (),
     "compare": ("case",),
+    "decide": (LATE,),
     "completion": ("bash",),
     "diagnose": (LATE,),
     "lab": ("rank_late",),

@@ -93,7 +93,7 @@ def _visit(
         if "problem" in handle:
             send_check(rank, owner, "share", problem=str(handle["problem"]))
         elif not memory.is_direct(handle):
-            send_check(rank, owner, "share", direct=False)
+            send_check(rank, owner, "share", apart=True)
         else:
             board = memory.open_board(handle)
             place = members.index(rank)
@@ -111,11 +111,11 @@ def send_check(
     peer,
     way,
     wrong=False,
-    direct=True,
+    apart=False,
     problem="",
 ):
     """Tell one result: what `rank` did to the memory of `peer`."""
-    result = {"way": way, "wrong": int(wrong), "direct": direct, "problem": problem}
+    result = {"way": way, "wrong": int(wrong), "apart": apart, "problem": problem}
     wire.send("stage.peer", rank=rank, peer=peer, **result)
 
 
