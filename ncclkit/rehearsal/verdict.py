@@ -23,7 +23,7 @@ WOULD = {
     # NCCL's calls return at once: a script that needs no result may end before it notices
     "left": "would hang where a result is needed",
     "deadlock": "would hang where a result is needed",
-    "same_gpu": "would fail, as NCCL refuses two ranks on one GPU",
+    "same_gpu": "would fail or hang, as two ranks are on one GPU",
 }
 LONGEST = 120
 """Characters of a line of code that is shown."""
@@ -104,7 +104,7 @@ class Rehearsal:
         if not self.shared or self._judges_gpus:
             return self.notes
         shared = _words_of(self.shared)
-        return (*self.notes, f"NCCL refuses two ranks on one GPU, too: {shared}.")
+        return (*self.notes, f"Over NCCL no two ranks may be on one GPU: {shared}.")
 
     def _lines_of_code(self) -> list[str]:
         """Who stands where, one below the other."""

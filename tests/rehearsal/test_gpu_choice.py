@@ -56,7 +56,7 @@ def test_by_torchrun_it_would_fail_and_by_python_alone_it_cannot_be_told(tmp_pat
     faulty = rehearse_words(tmp_path, [*torchrun, *words])
     line = marked_line(SCRIPT, "set_nothing")
     assert (faulty["exit"], faulty["odd"]) == (1, [0, 1])
-    assert "NCCL refuses two ranks on one GPU. Ranks 0 and 1: GPU 0" in faulty["sentence"]
+    assert "would fail or hang, as two ranks are on one GPU. Ranks 0 and 1: GPU 0" in faulty["sentence"]
     assert line in faulty["sentence"]
     untold = rehearse_words(tmp_path, words, "--ranks", "2")
     assert (untold["exit"], untold["why"]) == (2, "gpus")
