@@ -19,7 +19,11 @@ from ncclkit.core.model import Event, Strength
 
 def paths(case: Case, bad: Callable[[NetworkPath], bool]) -> list[NetworkPath]:
     """The tested paths between hosts that are bad in this respect."""
-    return [link for link in connections.links(case.events) if bad(link)]
+    found = []
+    for link in connections.links(case.events):
+        if bad(link):
+            found.append(link)
+    return found
 
 
 def hosts(case: Case) -> dict[str, HostNetwork]:

@@ -227,7 +227,9 @@ def _both_everywhere(case: Case) -> Finding | None:
     sides = _started_everywhere(case)
     if len(sides) < 2:
         return None
-    parts = [f"{op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
+    parts = []
+    for name, events in sorted(sides.items()):
+        parts.append(f"{op_of(events[0])} of {name}")
     say = f"Collectives of {len(sides)} groups have started on all of their ranks and none ends ("
     say += f"{', '.join(parts[:4])}): their kernels wait for each other on the GPUs."
     why = pick([events[0] for events in sides.values()], *sides.values(), limit=6)

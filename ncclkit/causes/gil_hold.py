@@ -105,7 +105,11 @@ def _stuck_watchdog(case: Case) -> Finding | None:
 def _stacks_of(case: Case, lines: list[Event]) -> list[Event]:
     """The stacks of the ranks of these lines, as far as there are some."""
     known = stacks(case)
-    return [known[rank] for rank in ranks_in(lines) if rank in known]
+    found = []
+    for rank in ranks_in(lines):
+        if rank in known:
+            found.append(known[rank])
+    return found
 
 
 def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> Finding:

@@ -784,17 +784,22 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
-    wait = text.verb(waiting, "waits", "wait")
-    end = "."
-    if at_work:
-        end = ": it may still come."
-    say += f"{wait} in it{waiting_time_of_case(case)}{end}"
+    say += _how_others_wait(case, waiting, at_work)
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
     advice = _advice(case, ranks, seen[0].place)
     decides = None
     if strength != "proven":
         decides = experiment(case)
     return found(ID, strength, say, why, ranks=ranks, advice=advice, next=decides)
+
+
+def _how_others_wait(case: Case, waiting: Sequence[int], at_work: bool) -> str:
+    """``waits in it for 4 min.``, and whether whoever they wait for may still come."""
+    wait = text.verb(waiting, "waits", "wait")
+    end = "."
+    if at_work:
+        end = ": it may still come."
+    return f"{wait} in it{waiting_time_of_case(case)}{end}"
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
