@@ -222,9 +222,7 @@ def _queued(jobs: Sequence[BatchJob]) -> dict[str, JobState]:
     """
     numbers = ",".join(job.id for job in jobs)
     try:
-        said = scheduler.ask_slurm(
-            "squeue", "-h", "--states=all", f"--jobs={numbers}", "-o", QUEUED
-        )
+        said = _ask_about_all("squeue", "-h", "--states=all", f"--jobs={numbers}", "-o", QUEUED)
     except NcclkitError as error:
         # of a single job that is forgotten, squeue says it so
         if scheduler.UNKNOWN_ID in str(error).lower():
@@ -240,6 +238,14 @@ def _queued(jobs: Sequence[BatchJob]) -> dict[str, JobState]:
         if state.id in wanted and state.id not in found:
             found[state.id] = state
     return found
+
+
+def _ask_about_all(*words: str) -> str:
+    """What a command answers; an error names it without the numbers of all jobs."""
+    try:
+        return scheduler.ask_slurm(*words)
+    except NcclkitError as error:
+        raise NcclkitError(str(error).replace(" ".join(words), words[0])) from error
 
 
 def _parse_queued(line: str) -> JobState:
@@ -262,7 +268,7 @@ def _accounted(jobs: Sequence[BatchJob]) -> dict[str, JobState]:
         return {}
     numbers = ",".join(job.id for job in jobs)
     try:
-        said = scheduler.ask_slurm("sacct", "-nXP", f"--jobs={numbers}", "-o", f"JobID,{ACCOUNTED}")
+        said = _ask_about_all("sacct", "-nXP", f"--jobs={numbers}", "-o", f"JobID,{ACCOUNTED}")
     except NcclkitError as error:
         why = unaccounted(error)
         return {job.id: JobState(job.id, FORGOTTEN, why=why) for job in jobs}

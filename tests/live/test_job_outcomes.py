@@ -85,7 +85,7 @@ def test_two_hundred_jobs_with_a_hung_controller_cost_one_silence(slurm: Cluster
     assert slurm.asked == ["squeue"]
     silent = [outcome for outcome in found if outcome.state.state == SILENT]
     assert len(silent) == 199 and not any(outcome.state.over for outcome in silent)
-    assert "Slurm does not answer (squeue" in silent[0].state.sentence
+    assert "Slurm does not answer (squeue did not answer within 2 s); " in silent[0].state.sentence
     assert found[3].state.sentence == "Job 104 ended." and found[3].lines() == [
         "found (proven, rank_exception): Rank 2 raised."
     ]

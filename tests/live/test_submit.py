@@ -345,8 +345,8 @@ def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) 
     assert submit.job_state(job).sentence == "Job 7 was cancelled."
     commands(fake, sacct="exit 1")
     (tmp_path / "exit").write_text("1\n")
-    said = JobState("7", submit.FORGOTTEN, status=1, why="sacct: no output")
-    assert submit.job_state(job) == said
+    assert submit.job_state(job) == JobState("7", submit.FORGOTTEN, status=1, why="sacct: no output")
+    assert submit.job_state(job).sentence == "Job 7 ended."
 
 
 # ---------------------------------------------------------------- a real Slurm
