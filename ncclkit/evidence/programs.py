@@ -61,6 +61,9 @@ def add_program_lines(reading: Reading, folder: str = "") -> Reading:
 
     folder: where the program lies, if it does not lie at the paths that the job named.
     """
+    # the process that reads may have been started in another folder
+    if folder:
+        folder = os.path.abspath(folder)
     events: list[Event] = []
     problems: list[str] = []
     for path, lines in list(_lines_of_job(reading.events).items())[:MOST_FILES]:

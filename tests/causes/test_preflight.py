@@ -247,9 +247,11 @@ def test_risks_change_nothing_in_the_judgement_of_a_job(name: str) -> None:
     for number, (_, _, bad, _) in enumerate(BAD):
         job.facts += [Fact(fact, value, host=f"spare-{number}") for fact, value in (GOOD | bad).items()]
     after = diagnose(job).findings
-    assert [(f.cause, f.strength, f.culprits["ranks"]) for f in after][: len(before)] == before
+    # what a job merely resembles gives way to a risk of the same cause
+    still = [(f.cause, f.strength, f.culprits["ranks"]) for f in after if not is_resembling(f)]
+    assert still[: len(before)] == before
     if failed(job):
-        assert {f.strength for f in after[len(before) :]} <= {"possible"}
+        assert {strength for _, strength, _ in still[len(before) :]} <= {"possible"}
 
 
 def test_a_risk_stands_below_what_a_job_has_said_and_explains_no_other_risk() -> None:

@@ -116,9 +116,9 @@ def test_a_command_for_a_hang_learns_of_it_without_a_shell(tmp_path: Path, monke
     case, found = diagnosed(tmp_path)
     said = OnHang((sys.executable, "-c", PRINT)).run_for(case, found)
     assert said == f"--on-hang: {sys.executable} ended with status 0.\n  slow_rank 1 $HOME; x"
+    assert "as it printed too much" in OnHang(("yes",)).run_for(case, found)
     monkeypatch.setattr(following, "ON_HANG_SECONDS", 0.5)
     assert "was ended after 0 s" in OnHang(("sleep", "60")).run_for(case, found)
-    assert "as it printed too much" in OnHang(("yes",)).run_for(case, found)
     assert "cannot be started" in OnHang(("/nowhere/ticket",)).run_for(case, found)
     assert OnHang.from_command_line("scontrol requeue '4 7'").words == ("scontrol", "requeue", "4 7")
     for wrong in ("'", " "):
