@@ -165,7 +165,10 @@ KEY = re.compile(r"keys: \S{0,200}?(?P<key>[^/\s,]{1,80})$")
 
 @once
 def awaited_keys(case: Case) -> dict[int, AwaitedKey]:
-    """rank → the key that its own code waited for in vain; what torch itself waits for is none."""
+    """rank → the key that its own code waited for in vain.
+
+    What torch itself waits for is none.
+    """
     found = {}
     for error in case.of(PythonException):
         match = KEY.search(str(error.data.message).strip())

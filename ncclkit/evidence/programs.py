@@ -200,7 +200,10 @@ def is_same_line(source: str, line: LineOfJob) -> bool:
 
 
 def read_source(path: str, folder: str) -> str | None:
-    """The text of a program at its path, or below a folder; None where it does not lie there."""
+    """The text of a program at its path, or below a folder.
+
+    It is None where it does not lie there.
+    """
     parts = PurePosixPath(path).parts
     if not path.endswith(".py") or ".." in parts or "\0" in path:
         return None

@@ -140,3 +140,12 @@ def test_right_bytes_accuse_nobody() -> None:
 @pytest.mark.parametrize(("version", "does"), [("2.31.2", True), ("2.32", True), ("2.30.7", False), ("", False)])
 def test_which_nccl_diagnoses_itself(version: str, does: bool) -> None:
     assert collective.diagnoses_itself(version) is does
+
+
+def test_a_process_without_a_library_of_nccl_tells_no_version(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 0 0:0 1 /usr/lib/libc.so.6\n")
+    assert collective.loaded_nccl(str(maps)) == ""
+    # one that is mapped and cannot be asked any more
+    maps.write_text(f"7f00-7f01 r-xp 0 0:0 1 {tmp_path}/libnccl.so.2\n")
+    assert collective.loaded_nccl(str(maps)) == ""

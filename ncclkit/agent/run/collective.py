@@ -19,6 +19,7 @@ import statistics
 import time
 
 from .. import wire
+from ..facts.software import spell
 from . import crash_handler, operations, processes, stages
 from .job import Job, add_job_options
 
@@ -152,12 +153,7 @@ def loaded_nccl(maps="/proc/self/maps"):
             return ""
     if not number.value:
         return ""
-    # 23203 is 2.32.3, and before 2.9 2708 was 2.7.8
-    if number.value >= 10000:
-        major, rest = divmod(number.value, 10000)
-    else:
-        major, rest = divmod(number.value, 1000)
-    return "%d.%d.%d" % (major, rest // 100, rest % 100)
+    return spell(number.value)
 
 
 DIAGNOSES = (2, 31)

@@ -35,7 +35,10 @@ def may_be_world(name: str) -> bool:
 
 
 def rank_in_world(text: str) -> int | None:
-    """The rank of the job that the prefix of a line names, if its communicator has all of them."""
+    """The rank of the job that the prefix of a line names.
+
+    It is None for a communicator that does not have all ranks.
+    """
     found = COMMUNICATOR.search(text)
     if found and is_world(found["pg"] or ""):
         return int(found["tc_rank"])

@@ -105,10 +105,10 @@ def fields(line: str) -> dict[str, str]:
 
 
 def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
-    """How Slurm says that a job ended; it is asked up to three times, and no more after a silence.
+    """How Slurm says that a job ended.
 
-    `job` is an id that was checked.  `run_failed`: something in it has failed, though the job
-    itself is still at work.
+    It is asked up to three times, and no more after a silence.  `job` is an id that was checked.
+    `run_failed`: something in it has failed, though the job itself is still at work.
     """
     try:
         known = _shown_job(job, ask) or _accounted_job(job, ask)

@@ -233,7 +233,10 @@ async def run_on_nodes(
 def keep_end(
     folder: Path, number: str, on_record: OnRecord = lambda record: None, run_failed: bool = False
 ) -> None:
-    """Ask Slurm how a job ended, or lost its nodes, and keep that beside the logs of a run."""
+    """Ask Slurm how a job ended, and keep the answer beside a run's logs.
+
+    The answer also tells nodes that were lost while the job went on.
+    """
     if not scheduler.JOB_ID.fullmatch(number):
         return
     end = slurm_end.end_of_job(number, scheduler.ask_slurm, run_failed)
