@@ -223,7 +223,12 @@ def _of_ras() -> Iterator[bytes]:
 
 
 def _of_clog() -> Iterator[bytes]:
-    yield CLOG.encode()
+    """The whole text, and what a file that is cut, or begins in the middle, holds of it."""
+    lines = CLOG.encode().splitlines(keepends=True)
+    yield b"".join(lines)
+    for at in range(1, len(lines)):
+        yield b"".join(lines[:at])
+        yield b"".join([lines[0], *lines[at + 1 :]])
 
 
 def _of_xml() -> Iterator[bytes]:

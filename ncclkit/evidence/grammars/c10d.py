@@ -137,8 +137,8 @@ MONITOR: tuple[Rule, ...] = (
     # E1127 18:30:08.710000 9 torch/distributed/debug/_frontend.py:305] Failed to dump fr_trace
     monitor(
         "debug_server",
-        "distributed/debug/_frontend.py",
-        r"distributed/debug/_frontend\.py:\d+\] Failed to dump",
+        "Failed to dump ",
+        "Failed to dump (?:stacks|pyspy_dump|fr_trace|wait_counters|tcpstore|torchcomms_)",
         "c10d.hint",
     ),
     # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)

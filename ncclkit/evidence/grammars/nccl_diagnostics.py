@@ -212,13 +212,13 @@ RULES: tuple[Rule, ...] = (
     rule(
         "nccl.diagnostic",
         "BUSY: diag",
-        r"^(?P<said>BUSY: diagnostics .*)",
+        r"\b(?P<said>BUSY: diagnostics .*)",
         make=_sentence,
     ),
     rule(
         "nccl.diagnostic",
         "ERROR: diag",
-        r"^(?P<said>ERROR: diagnostics .*)",
+        r"\b(?P<said>ERROR: diagnostics (?:summary )?(?:failed|only supports) .*)",
         make=_sentence,
     ),
 )
