@@ -19,7 +19,7 @@ HEADER = re.compile(r"\s*id\s+group_id\s+pass_check\s+collective_seq_id\s")
 COLUMN = re.compile(r"\S+")
 RANK = re.compile(r"\d{1,7}")
 OTHER = re.compile(
-    r"(?P<rank>\d{1,7}): Collective\(id=.{1,4000}?collective_name='(?P<name>[^']{0,200})',"
+    r"(?P<rank>\d{1,7}): Collective\(id=.{1,400}?collective_name='(?P<name>[^']{0,200})',"
     r" input_sizes=(?P<ins>[\[\]\d, ]{0,2000}), output_sizes=(?P<outs>[\[\]\d, ]{0,2000}),"
 )
 MANY = 1_000

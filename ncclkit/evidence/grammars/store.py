@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
         "store.resolve",
         "cannot be retrieved (gai",
         rf"network addresses of {ADDRESS}\)? cannot be retrieved "
-        r"\(gai error: (?P<error>-?\d+ - [^)]*)\)",
+        r"\(gai error: (?P<error>-?\d{1,9} - [^)]{0,200})\)",
     ),
     # ssh: Could not resolve hostname gpu-17: Name or service not known
     rule(
