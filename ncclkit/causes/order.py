@@ -63,7 +63,7 @@ class _Order:
         for name in self.power:
             brought_about = set(catalogue()[name].explains)
             self.explains[name] = brought_about & self.power.keys() - {name}
-        self.risks = {finding.cause for finding in findings if _is_risk(finding)}
+        self.risks = {finding.cause for finding in findings if is_risk(finding)}
 
     def roots(self, finding: Finding) -> list[Finding]:
         """The findings that explain this one."""
@@ -118,7 +118,7 @@ class _Order:
         )
 
 
-def _is_risk(finding: Finding) -> bool:
+def is_risk(finding: Finding) -> bool:
     """Whether it rests on facts of hosts alone."""
     return all(isinstance(piece, Fact) for piece in finding.evidence)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclkit.views._html import Markup, el, join
+from ncclkit.views._html import Markup, el, fit, join, table
 
 Number = tuple[str, str]
 """A figure in words, and what it counts."""
@@ -25,6 +25,8 @@ class MeasuredAnswer:
     numbers: tuple[Number, ...]
     more: tuple[object, ...] = ()
     """What a reader needs besides, in sentences."""
+    rows: tuple[tuple[str, object], ...] = ()
+    """What was measured and how, as the table below a verdict has it."""
 
     def banner(self, *classes: str, fold: str = "") -> Markup:
         """The card that stands above the details.
@@ -36,6 +38,7 @@ class MeasuredAnswer:
             el("p", self.sentence, cls="nk-say"),
             number_strip(self.numbers),
             *(el("div", each) for each in self.more),
+            fit(table(("", "What was measured"), self.rows)) if self.rows else "",
         )
         named = " ".join(("nk-card nk-banner nk-answer", f"nk-edge-{self.edge}", *classes))
         return el("section", body, cls=named, data_fold=fold or False)

@@ -10,6 +10,7 @@ import shlex
 
 from ncclkit.causes.diagnosis import Diagnosis, with_fix
 from ncclkit.causes.engine import diagnose
+from ncclkit.causes.order import is_risk
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
 from ncclkit.core.bandwidth import first_judgement, recorded_bound
 from ncclkit.core.case import Case
@@ -42,6 +43,8 @@ WELL = "the job was seen to go well"
 """In the sentence of a healthy verdict."""
 READ_PAGE = "ncclkit causes "
 """How a command begins that does nothing but print what is known of a cause."""
+OTHERS = 3
+"""Further findings of facts that the answer names; the cards below it hold all."""
 SQUARES = 64
 """Ranks that are drawn as squares; more would be a carpet."""
 MAX_CHARS = 400
@@ -67,18 +70,23 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         if scheduler.is_login_node()
         else "",
         _others(case),
-        _head(known, diagnosis),
+        _head(known, diagnosis, speed),
         el("p", title, cls="nk-say"),
         _strip(known, diagnosis),
         _who(known),
         _first(known),
+        *_others_by_facts(known, diagnosis),
         *_risks(known, diagnosis),
         fit(table(("", "The job, and what was judged"), rows)),
     )
     example = ""
     if is_example(case):
         example = " nk-example"
-    cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
+    edge = known.strength or known.verdict
+    # the job went well, but the page is not all green while something waits for the next one
+    if known.verdict == "healthy" and diagnosis.risks:
+        edge = diagnosis.risks[0].strength or "possible"
+    cls = f"nk-card nk-banner nk-edge-{edge}{example}"
     section = el("section", body, cls=cls, id=ANCHOR, data_case=case.path or "")
     return View(sentence, section, titled=False)
 
@@ -91,9 +99,14 @@ def _title_of_page(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
     if not figure or diagnosis.verdict != "healthy":
         return title
     # what was measured beside others is no speed of the machine
-    if any(risk.cause == "cpu_contention" for risk in diagnosis.risks):
+    if _is_busy(diagnosis):
         figure += " on a busy host"
     return title.replace(WELL, f"{WELL}, and {figure}")
+
+
+def _is_busy(diagnosis: Diagnosis) -> bool:
+    """Whether others used the cores while the job ran."""
+    return any(risk.cause == "cpu_contention" for risk in diagnosis.risks)
 
 
 def _others(case: Case) -> Markup:
@@ -123,10 +136,13 @@ def _short(diagnosis: Diagnosis) -> tuple[object, str]:
     return badge(*VERDICTS[diagnosis.verdict]), diagnosis.headline
 
 
-def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
+def _head(known: Summary, diagnosis: Diagnosis, speed: str) -> Markup:
     # a list of suspects is not the first of them: what they resemble stands in the sentence
     if known.verdict != "found":
-        return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
+        marks = [badge(*VERDICTS[known.verdict])]
+        if known.verdict == "healthy" and speed and _is_busy(diagnosis):
+            marks.append(badge("○", "its speed: measured on a busy host", "possible"))
+        return el("div", *marks, cls="nk-card-head")
     first = diagnosis.findings[0]
     return el(
         "div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head"
@@ -218,6 +234,17 @@ def _first(known: Summary) -> Markup:
     if known.command:
         command = pre(known.command)
     return join(said, command)
+
+
+def _others_by_facts(known: Summary, diagnosis: Diagnosis) -> list[Markup]:
+    """What else the facts of a machine say: each stands for itself, none explains the first."""
+    said: list[Markup] = []
+    if known.verdict != "found" or not is_risk(diagnosis.findings[0]):
+        return said
+    for other in diagnosis.findings[1 : 1 + OTHERS]:
+        if is_risk(other):
+            said.append(el("p", el("b", f"Also ({other.strength}): "), with_fix(other)))
+    return said
 
 
 def _risks(known: Summary, diagnosis: Diagnosis) -> list[Markup]:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from ncclkit.causes import TO_COPY, catalogue, page
 from ncclkit.causes.diagnosis import LOOKS_LIKE
+from ncclkit.causes.order import is_risk
 from ncclkit.causes.resemblance import is_resembling
 from ncclkit.causes.suspects import LOOK_FIRST
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
@@ -319,7 +320,7 @@ def strength_part(finding: Finding) -> Markup:
 def meaning(finding: Finding) -> str:
     """What its strength means."""
     _, word, means = STRENGTH[finding.strength or "possible"]
-    if all(isinstance(piece, Fact) for piece in finding.evidence):
+    if is_risk(finding):
         return RISK.get(word, means)
     return means
 

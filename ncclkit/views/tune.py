@@ -65,6 +65,10 @@ FILES = {
 }
 
 
+SHOWN_SETTINGS = 6
+"""Settings that the answer names; the tables below it name all."""
+
+
 class SweepView(Drawn):
     """What a sweep found.
 
@@ -100,14 +104,13 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
         (f"{len(sweep.refused):,}", "struck off"),
     )
     sentence, *more = answer_lines(sweep)
+    rows = _measured_rows(sweep)
     if sweep.harmful:
-        return MeasuredAnswer(
-            sentence, badge("▲", "only costs", "likely"), "slow", numbers, tuple(more)
-        )
+        mark = badge("▲", "only costs", "likely")
+        return MeasuredAnswer(sentence, mark, "slow", numbers, tuple(more), rows)
     if sweep.best is not None:
-        return MeasuredAnswer(
-            sentence, badge("✓", "faster", "checked"), "healthy", numbers, tuple(more)
-        )
+        mark = badge("✓", "faster", "checked")
+        return MeasuredAnswer(sentence, mark, "healthy", numbers, tuple(more), rows)
     nothing = nothing_in_words(sweep)
     # of no gain the sentence also says how small a one would have been seen
     more = [sentence.removeprefix(nothing).strip(), *more]
@@ -120,10 +123,32 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
             " (`--budget`)."
         )
     first = join(el("b", "First: "), sentence_with_code(advised))
-    tested = f"{plural(sweep.ranks, 'rank')} over {sweep.backend}"
-    notes = [f"{note} " for note in sweep.notes]
-    where = join(el("b", "Tested: "), f"{tested}. ", *map(sentence_with_code, notes))
-    return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first, where))
+    return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first), rows)
+
+
+def _measured_rows(sweep: Sweep) -> tuple[tuple[str, object], ...]:
+    """Where it was measured, what was compared, and what was left out."""
+    hosts = plural(sweep.hosts, "host")
+    rows: list[tuple[str, object]] = [
+        ("Tested", f"{plural(sweep.ranks, 'rank')} over {sweep.backend} on {hosts}")
+    ]
+    settings = sorted({str(one.setting) for one in (*sweep.comparisons, *sweep.seen)})
+    if settings:
+        rows.append(("Compared", join("the default with ", _codes(settings))))
+    if sweep.seconds:
+        rows.append(("Measured", f"for {sweep.seconds:.0f} s"))
+    for note in sweep.notes:
+        rows.append(("Note", sentence_with_code(note)))
+    return tuple(rows)
+
+
+def _codes(settings: Sequence[str]) -> Markup:
+    """The first settings as they are written; of more, how many."""
+    shown = [join(el("code", name), ", ") for name in settings[:SHOWN_SETTINGS]]
+    left = len(settings) - SHOWN_SETTINGS
+    if left > 0:
+        return join(*shown, f"and {left:,} more")
+    return join(*shown[:-1], el("code", settings[len(shown) - 1]))
 
 
 class TuneForm(Form):

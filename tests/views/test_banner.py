@@ -80,6 +80,41 @@ def test_a_risk_stands_beside_what_to_do_about_it() -> None:
     assert f"{risk.say} Fix: " in nk.diagnose(known).text()
 
 
+def test_a_page_with_risks_is_not_all_green() -> None:
+    """The job went well; what waits for the next one gives the edge its colour."""
+    known = Risks.after_a_run()
+    assert "nk-edge-possible" in nk.show.banner(known).static()
+    known.facts = []
+    assert "nk-edge-healthy" in nk.show.banner(known).static()
+
+
+def test_a_speed_of_a_busy_host_says_so_beside_the_badge() -> None:
+    known = Case()
+    known.events = [Event("run.end", "the run ended: done", "runs/1-a/status.json", data={"reason": "done"})]
+    row = Measurement("all_reduce", 1 << 24, "float32", 2, 1, "gloo", 30.0, None, None, 0.5, 0.5, 0, run="1-a")
+    known.measurements = [row]
+    known.facts = [Fact("cpu.usable", 2, host="n1"), Fact("cpu.load", [1.0, 1.0, 1.0], "processes", host="n1")]
+    assert "busy host" not in words(nk.show.banner(known))
+    known.facts += [Fact("cpu.pressure", 94.0, "%", host="n1")]
+    known.facts[1] = replace(known.facts[1], value=[9.0, 9.0, 9.0])
+    assert "its speed: measured on a busy host" in words(nk.show.banner(known))
+
+
+def test_a_machine_with_two_risks_names_both_above_the_cards() -> None:
+    known = Case()
+    known.facts = [
+        Fact("cpu.usable", 2, host="n1"),
+        Fact("cpu.load", [9.0, 9.0, 9.0], "processes", host="n1"),
+        Fact("cpu.pressure", 94.0, "%", host="n1"),
+        Fact("net.hostname.addresses", ["127.0.0.1"], host="n1"),
+        Fact("net.gloo.interface", "lo", host="n1"),
+        Fact("net.gloo.addresses", ["127.0.0.1"], host="n1"),
+    ]
+    first, second = nk.diagnose(known).findings
+    read = words(nk.show.banner(known))
+    assert read.count(second.say) == 1 and f"Also ({second.strength}): {second.say}" in read
+
+
 def test_a_time_is_broken_between_its_parts_only() -> None:
     page = nk.show.banner(nk.open_sample("eight_ranks_late")).static()
     assert "to 04:32:02 UTC,</span> " in page and page.count('class="nk-whole"') >= 3
