@@ -1,4 +1,4 @@
-"""Which tests run one after the other in one process, where several test processes run side by side (pytest-xdist).
+"""Which tests are long, and which run one after the other where several test processes run side by side.
 
 What is made once for many tests is made in one process: a module's fixtures, a notebook's reports, JupyterLab.  By the
 name of a test alone, as whoever deals the tests out has collected none.

@@ -154,9 +154,9 @@ def _machine_of(known: Mapping[str, Fact]) -> MachineLinks:
     near = _gpu_to_nic(gpus, matrix, _mapping(values.get("gpu.topology.nics")))
     pair_links = _links_between_gpus(gpus, matrix)
     refusals = [_mapping(values.get(name)) for name in _P2P]
-    why = ""
+    why_unknown = ""
     if "gpu.topology" in known:
-        why = known["gpu.topology"].why
+        why_unknown = known["gpu.topology"].why
     if count is None:
         count = len(gpus) or None
     link_of_pair = {}
@@ -175,7 +175,7 @@ def _machine_of(known: Mapping[str, Fact]) -> MachineLinks:
         cpus={str(node): str(numbers) for node, numbers in cpus.items()},
         model=next((str(model) for model in each["model"].values() if model), ""),
         speed=_slowest_nvlink(each["nvlink.speed"].values()),
-        why=why,
+        why=why_unknown,
     )
 
 

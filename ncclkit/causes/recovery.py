@@ -230,7 +230,7 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     last = max(said, key=lambda event: (event.path, event.line))
     # lines of different files have no order but by clocks, which may disagree
     steps = []
-    for e in _lived(case, said):
+    for e in _work_after(case, said):
         if e.path == last.path:
             steps.append(e)
     ends = [event for event in fatal if steps and is_later(event, steps[-1])]
@@ -248,10 +248,10 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     return finding
 
 
-def _lived(case: Case, said: list[Event]) -> list[Event]:
-    """Steps, and starts of NCCL, that came after it.
+def _work_after(case: Case, said: list[Event]) -> list[Event]:
+    """Work (steps, and starts of NCCL) that came after the lines `said`.
 
-    After a rank's last words they count where that rank speaks again later.
+    After a rank's uncaught error it counts only where that rank itself times out later still.
     """
     work = [*case.of(StepProgress), *initialized(case)]
     # within a file the line number is the order; between files only what is compared below counts

@@ -1,6 +1,6 @@
 """What Slurm's own sentences mean, and what helps: refusals of sbatch, reasons why a job waits.
 
-The texts are those of Slurm 20.02 to 25.11, whole: one word of a sentence, such as "time" in
+The texts are those of Slurm 20.02 to 26.05, whole: one word of a sentence, such as "time" in
 "Socket timed out", means something else each time.
 """
 
