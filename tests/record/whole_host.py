@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
     parser.add_argument("--seconds", type=float, default=1500.0, help="of all parts together")
     parser.add_argument("--slowed", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     os.environ.update(MULTICAST_OFF)
