@@ -193,8 +193,12 @@ def _rates(dump: Event[FlightDump]) -> Iterable[float]:
     """Calls a second of each group, over those that the dump dates."""
     for group in dump.data.groups.values():
         times = group["times"]
-        if len(times) > 1 and times[-1][1] > times[0][1]:
-            yield (times[-1][0] - times[0][0]) / (times[-1][1] - times[0][1])
+        if len(times) < 2:
+            continue
+        first_call, begun = times[0]
+        last_call, ended = times[-1]
+        if ended > begun:
+            yield (last_call - first_call) / (ended - begun)
 
 
 def _per_second(rate: float) -> str:

@@ -324,10 +324,15 @@ def _left_at_exit(case: Case) -> Event | None:
 
 def _left(case: Case) -> set[int | None]:
     """Ranks that are known to have come to their end, or to have closed their communicators."""
-    hints = [event for event in case.of("c10d.hint") if event.data.what == "not_destroyed"]
-    closed = [event for event in case.of("nccl.destroy") if event.data.how == "destroy"]
-    gone = [event for event in case.of("worker.phase") if event.data.phase in ("leave", "end")]
-    return {event.rank for event in (*hints, *closed, *gone)}
+    ranks = set()
+    for hint in case.of("c10d.hint", what="not_destroyed"):
+        ranks.add(hint.rank)
+    for closed in case.of("nccl.destroy", how="destroy"):
+        ranks.add(closed.rank)
+    for phase in case.of("worker.phase"):
+        if phase.data.phase in ("leave", "end"):
+            ranks.add(phase.rank)
+    return ranks
 
 
 def _members(case: Case) -> set[int]:

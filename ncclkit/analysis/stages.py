@@ -170,10 +170,14 @@ def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
 
 def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
     """host → ranks, those that never said where they are among them."""
-    made: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for rank in range(ranks):
-        made.setdefault(hosts.get(rank) or NOWHERE, []).append(rank)
-    return {host: tuple(mine) for host, mine in made.items()}
+        host = hosts.get(rank) or NOWHERE
+        ranks_of.setdefault(host, []).append(rank)
+    nodes = {}
+    for host, own in ranks_of.items():
+        nodes[host] = tuple(own)
+    return nodes
 
 
 def started(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, ...]]:

@@ -33,12 +33,15 @@ class MeasuredAnswer:
 
         fold: what a report writes on it where the answer is for who opens it.
         """
+        how = Markup("")
+        if self.rows:
+            how = fit(table(("", "What was measured"), self.rows))
         body = join(
             el("div", self.badge, cls="nk-card-head"),
             el("p", self.sentence, cls="nk-say"),
             number_strip(self.numbers),
             *(el("div", each) for each in self.more),
-            fit(table(("", "What was measured"), self.rows)) if self.rows else "",
+            how,
         )
         named = " ".join(("nk-card nk-banner nk-answer", f"nk-edge-{self.edge}", *classes))
         return el("section", body, cls=named, data_fold=fold or False)

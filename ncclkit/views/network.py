@@ -431,10 +431,18 @@ def _transport_words(transport: str, gdr: bool) -> str:
 
 def _pairs_by_transport(links: Links) -> dict[str, list[Pair]]:
     """Transport → its pairs, the most frequent first."""
-    kinds: dict[str, list[Pair]] = {}
-    for pair, words in sorted(links.items()):
-        kinds.setdefault(words, []).append(pair)
-    return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
+    pairs_of: dict[str, list[Pair]] = {}
+    for pair, transport in sorted(links.items()):
+        pairs_of.setdefault(transport, []).append(pair)
+    by_number = sorted(
+        pairs_of,
+        key=lambda transport: len(pairs_of[transport]),
+        reverse=True,
+    )
+    ordered = {}
+    for transport in by_number:
+        ordered[transport] = pairs_of[transport]
+    return ordered
 
 
 def _transports_summary(kinds: Mapping[str, Sequence[Pair]]) -> str:

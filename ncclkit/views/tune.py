@@ -132,9 +132,12 @@ def _measured_rows(sweep: Sweep) -> tuple[tuple[str, object], ...]:
     rows: list[tuple[str, object]] = [
         ("Tested", f"{plural(sweep.ranks, 'rank')} over {sweep.backend} on {hosts}")
     ]
-    settings = sorted({str(one.setting) for one in (*sweep.comparisons, *sweep.seen)})
+    settings = set()
+    for one in (*sweep.comparisons, *sweep.seen):
+        settings.add(str(one.setting))
     if settings:
-        rows.append(("Compared", join("the default with ", _codes(settings))))
+        compared = join("the default with ", _codes(sorted(settings)))
+        rows.append(("Compared", compared))
     if sweep.seconds:
         rows.append(("Measured", f"for {sweep.seconds:.0f} s"))
     for note in sweep.notes:
@@ -144,11 +147,13 @@ def _measured_rows(sweep: Sweep) -> tuple[tuple[str, object], ...]:
 
 def _codes(settings: Sequence[str]) -> Markup:
     """The first settings as they are written; of more, how many."""
-    shown = [join(el("code", name), ", ") for name in settings[:SHOWN_SETTINGS]]
+    parts: list[str] = []
+    for name in settings[:SHOWN_SETTINGS]:
+        parts.append(el("code", name))
     left = len(settings) - SHOWN_SETTINGS
     if left > 0:
-        return join(*shown, f"and {left:,} more")
-    return join(*shown[:-1], el("code", settings[len(shown) - 1]))
+        parts.append(f"{left:,} more")
+    return Markup(", ").join(parts)
 
 
 class TuneForm(Form):
