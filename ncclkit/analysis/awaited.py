@@ -94,7 +94,7 @@ def awaited(
         return Awaited(kind, "")
     if kind == WORKER:
         return Awaited(WORKER, _worker_words(about, rank_of_pid))
-    place = _Place(frames, about.wait, about.threads, rank_of_pid)
+    place = _Place(frames, about.wait, about.threads, rank_of_pid, about.program, about.pid)
     further = _of_thread(place, about) or _of_debugger(place) or _of_end(kind, place)
     if further is None:
         further = _of_kind(kind, place, about)
@@ -125,6 +125,9 @@ class _Place(NamedTuple):
     wait: Wait
     threads: Sequence[WaitingThread]
     rank_of_pid: Mapping[int, int]
+    program: Sequence[Mapping[str, Any]] = ()
+    """What the program says of its own lines, innermost first."""
+    pid: int | None = None
 
     def is_in(self, *functions: str, file: str) -> bool:
         """Whether one of these functions of a file of a library is among its innermost frames."""
@@ -293,16 +296,19 @@ def _of_kind(kind: str, place: _Place, about: AttachRank) -> Awaited:
     """What is known of a wait that is for no descriptor, thread or debugger."""
     locks = place.wait.get("locks", [])
     if locks:
-        holder = _process_words(locks[0].get("holder", {}), place.rank_of_pid)
+        process = locks[0].get("holder", {})
         path = locks[0].get("path")
-        held = f"held by {holder}"
+        held = f"held by {_process_words(process, place.rank_of_pid)}"
+        # two descriptors of one file are two owners of its lock
+        if process.get("pid") == place.pid and place.pid:
+            held = "which it holds itself, by another descriptor of the file"
         if path:
             held = f"{path}, {held}"
         return Awaited(LOCK, held)
     if place.wait.get("signal"):
         return Awaited(SIGNAL, "")
     if place.goes_through(POLLED_LOCKS):
-        return Awaited(LOCK, "a lock file that is not removed")
+        return Awaited(LOCK, _polled_lock_words(place))
     if kind == LOCK:
         return Awaited(LOCK, _locked_path(place) or _lock_words(place, was_forked=False))
     if kind == PROCESS:
@@ -310,6 +316,19 @@ def _of_kind(kind: str, place: _Place, about: AttachRank) -> Awaited:
     if kind == TIMER:
         return Awaited(TIMER, _retried_words(about))
     return Awaited(kind, "")
+
+
+def _polled_lock_words(place: _Place) -> str:
+    """``/mnt/model.lock, a file that is not removed``; by the line where its path is not known."""
+    path = place.wait.get("lock_file")
+    if path:
+        return f"{path}, a lock file that is not removed"
+    text = ""
+    if place.program:
+        text = str(place.program[0].get("text") or "")
+    if text:
+        return f"the lock file of `{text}`, which is not removed"
+    return "a lock file that is not removed"
 
 
 def _locked_path(place: _Place) -> str:
@@ -321,16 +340,80 @@ def _locked_path(place: _Place) -> str:
 
 
 def _lock_words(place: _Place, was_forked: bool) -> str:
-    """Who could release a lock of threads."""
+    """Who could release a lock of threads, or of processes."""
+    own = _own_lines(place)
+    name = ""
+    if own:
+        name = str(own[0].get("takes") or "")
+    called = f"`{name}`" if name else ""
+    return ", ".join(filter(None, (called, _holder_words(place, own, name, was_forked))))
+
+
+def _own_lines(place: _Place) -> Sequence[Mapping[str, Any]]:
+    """Its lines of the user's own code with the locks in them, innermost first."""
+    if place.program:
+        return place.program
+    return [frame for frame in place.frames if is_own(frame)]
+
+
+def _holder_words(
+    place: _Place, own: Sequence[Mapping[str, Any]], name: str, was_forked: bool
+) -> str:
+    """Who holds a lock, or what could release it."""
     if place.wait.get("futex") == "shared":
-        return "one that processes share"
+        return _sharers_words(place)
     if place.wait.get("futex") != "private" or not place.frames:
         return ""
-    if not place.threads:
-        if was_forked:
-            return "held since it was forked"
-        return "no other thread of it runs Python to release it"
-    return _threads_words(place, own_only=True)
+    holder = _thread_inside(place, own, name)
+    if holder:
+        return holder
+    also = _taken_elsewhere(own, name)
+    if place.threads:
+        words = _threads_words(place, own_only=True)
+    elif was_forked:
+        words = "held since it was forked"
+    else:
+        words = "no other thread of it runs Python to release it"
+    return "; ".join(filter(None, (words, also)))
+
+
+def _sharers_words(place: _Place) -> str:
+    """What is known of the holder of a semaphore that processes share."""
+    shared = "one that processes share"
+    sharers = place.wait.get("sharers")
+    if sharers is None:
+        return shared
+    if sharers:
+        return f"{shared}, as {_any_of(sharers, place.rank_of_pid)} could hold it"
+    return f"{shared}, and no other living process has it: whoever took it has ended, or it did"
+
+
+def _thread_inside(place: _Place, own: Sequence[Mapping[str, Any]], name: str) -> str:
+    """``thread writer is inside `with guard` at train.py:44``; "" where no stack shows one."""
+    if not name:
+        return ""
+    file = own[0].get("file")
+    for line in own[1:]:
+        if name in line.get("holds", ()) and line.get("file") == file:
+            return f"it is inside `with {name}` itself{_line_words(line)}"
+    for thread in place.threads:
+        for frame in thread.get("frames", []):
+            if name in frame.get("holds", ()) and frame.get("file") == file:
+                return f"thread {thread.get('name')} is inside `with {name}`{_line_words(frame)}"
+    return ""
+
+
+def _line_words(line: Mapping[str, Any]) -> str:
+    return f" at {PurePosixPath(str(line.get('file'))).name}:{line.get('line', '?')}"
+
+
+def _taken_elsewhere(own: Sequence[Mapping[str, Any]], name: str) -> str:
+    """``its program takes it at train.py:12, too``: where whoever holds it may have taken it."""
+    if not name or not own[0].get("taken_at"):
+        return ""
+    file = PurePosixPath(str(own[0].get("file"))).name
+    lines = ", ".join(f"{file}:{line}" for line in own[0]["taken_at"])
+    return f"its program takes it at {lines}, too"
 
 
 def _retried_words(about: AttachRank) -> str:
@@ -348,10 +431,11 @@ def _who_stopped(about: AttachRank) -> str:
     if tracer:
         name = tracer.get("name")
         return f"traced by process {tracer.get('pid')} `{name}`, which has to let it go"
+    more = "the kernel keeps no sender"
     terminal = about.wait.get("terminal")
     if terminal:
-        return f"in the background of {terminal}; `kill -CONT {about.pid}` lets it go on"
-    return f"`kill -CONT {about.pid}` lets it go on"
+        more = f"in the background of {terminal}"
+    return f"{more}; `kill -CONT {about.pid}` lets it go on"
 
 
 def _worker_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:

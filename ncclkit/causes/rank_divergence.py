@@ -30,8 +30,9 @@ Read more
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.branches import departure, places_of_calls, who_left
@@ -390,7 +391,39 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
     for rank in first_ranks:
         if rank in seen:
             lines.append(seen[rank].lines[-1])
-    return _finding(case, strength, say, [event, *lines], ranks_of(odd))
+    finding = _finding(case, strength, say, [event, *lines], ranks_of(odd))
+    return replace(finding, advice=(*_advice_on_branch(event, odd), *finding.advice))
+
+
+def _advice_on_branch(event: Event, odd: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+    """What is to be changed at the line by which one side has left the common path."""
+    how = str(event.data.branch)
+    call = str(odd[0]["value"])
+    who = name_ranks(ranks_of(odd[:1]))
+    does = "make"
+    if len(odd[0]["ranks"]) == 1:
+        does = "makes"
+    if how.startswith("after the loop"):
+        do = (
+            f"Give all ranks the same number of passes through {how.removeprefix('after ')}: {who}"
+            f" left it earlier than the others, and waits in {call}. Cut or repeat the shards, or"
+            " let all ranks decide together when to leave."
+        )
+    elif how.startswith(("inside", "past")):
+        do = (
+            f"Let all ranks make the call {call}, or none: only {who} {does} it, {how}. Move what"
+            " all ranks have to do together out of that branch."
+        )
+    else:
+        return ()
+    return (
+        Advice(
+            do,
+            why="The n-th call of each rank is paired with the n-th call of all others.",
+            check="All ranks pass that line in the next run.",
+            risk="Work that one rank alone should do stays in the branch, without the collective.",
+        ),
+    )
 
 
 def _rank_elsewhere(case: Case) -> Finding | None:

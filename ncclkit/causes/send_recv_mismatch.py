@@ -375,7 +375,29 @@ def _pairs_in_dumps(case: Case) -> Finding | None:
         most.update(event.data.common)
     # a rank that waits with most of the others is not the odd one
     ranks = tuple(sorted(pair - most or pair))
-    return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
+    advice = (*_advice_on_pair(case, wrong[0]), *_advice())
+    return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=advice, next=None)
+
+
+def _advice_on_pair(case: Case, event: Event) -> tuple[Advice, ...]:
+    """Which call of a running job lacks its counterpart."""
+    if not event.data.live:
+        return ()
+    (rank,), (other,) = event.data.waiting, event.data.lacking
+    one = positions_of_case(case)[rank]
+    if one.call == "send":
+        lacks = f"recv from rank {rank}"
+    else:
+        lacks = f"send to rank {rank}"
+    return (
+        Advice(
+            f"Let rank {other} call the {lacks}, or take the {one.call} at {one.place} out of the"
+            f" program of rank {rank}: the two have to stand in the same branch of both ranks.",
+            why="A send or a receive waits until the other rank makes its counterpart.",
+            check="Both ranks pass these lines in the next run.",
+            risk="None.",
+        ),
+    )
 
 
 def _unmatched_now(case: Case, event: Event) -> str:

@@ -11,6 +11,7 @@ from .. import redact
 from ..digits import whole_number
 from ..run import processes
 from .crowding import crowding_here
+from .program import with_locks
 from .waits_on import Waits
 
 THREAD = re.compile(r'^Thread (?P<number>\S+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -137,6 +138,33 @@ def main_frames(text):
         if frame and is_main and len(frames) < MOST_FRAMES:
             frames.append(_frame_row(frame))
     return frames
+
+
+def all_frames(row):
+    """The frames of the other threads of a rank, of its children and of their threads."""
+    for thread in row.get("threads", ()):
+        yield thread["frames"]
+    for child in row.get("children", ()):
+        yield child["frames"]
+        for thread in child["threads"]:
+            yield thread["frames"]
+
+
+def with_programs(row, texts):
+    """{threads, children} of a rank, with what its program says of the locks in their lines."""
+    children = []
+    for child in row.get("children", ()):
+        frames = with_locks(texts, child["frames"])
+        threads = _threads_with_locks(texts, child["threads"])
+        children.append({**child, "frames": frames, "threads": threads})
+    return {"threads": _threads_with_locks(texts, row.get("threads", ())), "children": children}
+
+
+def _threads_with_locks(texts, threads):
+    found = []
+    for thread in threads:
+        found.append({**thread, "frames": with_locks(texts, thread["frames"])})
+    return found
 
 
 def _awaited_children(pid):

@@ -19,6 +19,8 @@ BY_RANK = re.compile(
 OWN, FILES, BRANCHES = 12, 4, 100
 """Own lines of a stack, source files of a rank whose branches are read, and branches of each, at
 most."""
+TAKEN_AT = 4
+"""Lines that take a lock, or locks around a line, at most."""
 
 
 def own_files(frames):
@@ -91,6 +93,8 @@ def source_line(texts, path, line, func="", called=()):
     text = ""
     if line <= source.count("\n") + 1:
         text = source.splitlines()[line - 1].strip()
+    if func.endswith("<lambda>"):
+        text = _body_of_lambda(around) or text
     return {
         "file": path,
         "line": line,
@@ -101,7 +105,71 @@ def source_line(texts, path, line, func="", called=()):
         "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
         "loops": [loop for loop in loops if loop[0] <= line <= loop[1]],
         "retries": redact.text(retried_text(around, line))[:120],
+        **locks_at(source, line),
     }
+
+
+def _body_of_lambda(around):
+    """What the only lambda in a line does; "" where there is none, or are several."""
+    found = [node for node in around if isinstance(node, ast.Lambda)]
+    if len(found) == 1:
+        return ast.unparse(found[0].body)
+    return ""
+
+
+def locks_at(source, line):
+    """{takes, taken_at, holds}: the locks of a line of a program, by the names that it gives them.
+
+    `takes` is the one that is taken in the line, by ``with`` or ``acquire``, and `taken_at` the
+    other lines of the file that take one of that name; `holds` are those of ``with`` around it.
+    """
+    taken = _taken_locks(source)
+    here = {name for name, at in taken if at == line}
+    takes = ""
+    if len(here) == 1:
+        takes = here.pop()
+    elsewhere = sorted({at for name, at in taken if name == takes and at != line})
+    holds = []
+    for node in _nodes(source):
+        if isinstance(node, (ast.With, ast.AsyncWith)) and _spans(node.body, line):
+            holds += [name for name in map(_lock_name, node.items) if name]
+    return {
+        "takes": redact.text(takes)[:60],
+        "taken_at": elsewhere[:TAKEN_AT],
+        "holds": [redact.text(name)[:60] for name in holds[:TAKEN_AT]],
+    }
+
+
+def _taken_locks(source):
+    """[(name of a lock, line that takes it)] of a program."""
+    found = []
+    for node in _nodes(source):
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                found.append((_lock_name(item), item.context_expr.lineno))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "acquire":
+                found.append((ast.unparse(node.func.value), node.lineno))
+    return [(name, line) for name, line in found if name]
+
+
+def _lock_name(item):
+    """``self._lock`` of a ``with`` on an object that has a name; "" of what is made in place."""
+    if isinstance(item.context_expr, (ast.Name, ast.Attribute)):
+        return ast.unparse(item.context_expr)
+    return ""
+
+
+def with_locks(texts, frames):
+    """Frames of a thread, each of the user's own code with its `locks_at`."""
+    found = []
+    for frame in frames:
+        source = texts.get(frame["file"], "")
+        if source:
+            found.append({**frame, **locks_at(source, int(frame["line"]))})
+        else:
+            found.append(frame)
+    return found
 
 
 def retried_text(around, line):
