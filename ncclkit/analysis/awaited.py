@@ -66,6 +66,8 @@ IN_KERNEL = (
 """What a process waits for, by the function of the kernel that it is in."""
 TAKES_VALUE_OF_GPU = re.compile(r"\.(?:item|cpu|tolist|numpy|nonzero)\(\)|\bsynchronize\(")
 """Calls in a line of a program that wait for the GPU, without a frame of Python."""
+QUOTED = 60
+"""Characters of a line of a program that is quoted."""
 DEEPER = 12
 """Frames of Python's library between the user's own line and the wait."""
 
@@ -214,11 +216,15 @@ def _threads_words(place: _Place, own_only: bool = False) -> str:
 
 
 def _stands_at(frames: Sequence[Frame]) -> str:
-    """``, in recv at train.py:44``; empty without frames."""
+    """`` in `link.recv(1)` at train.py:44``; empty without frames."""
     own = own_frame(frames, innermost_first=True)
     if own is None or not is_own(own):
         return ""
-    return f" at {PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}"
+    text = str(own.get("text") or "")
+    where = _line_words(own)
+    if 0 < len(text) <= QUOTED:
+        return f" in `{text}`{where}"
+    return where
 
 
 # ---------------------------------------------------------------- descriptors
@@ -345,15 +351,21 @@ def _lock_words(place: _Place, was_forked: bool) -> str:
     name = ""
     if own:
         name = str(own[0].get("takes") or "")
-    called = f"`{name}`" if name else ""
-    return ", ".join(filter(None, (called, _holder_words(place, own, name, was_forked))))
+    known = [_holder_words(place, own, name, was_forked)]
+    if name:
+        known.insert(0, f"`{name}`")
+    return ", ".join(filter(None, known))
 
 
 def _own_lines(place: _Place) -> Sequence[Mapping[str, Any]]:
     """Its lines of the user's own code with the locks in them, innermost first."""
     if place.program:
         return place.program
-    return [frame for frame in place.frames if is_own(frame)]
+    found = []
+    for frame in place.frames:
+        if is_own(frame):
+            found.append(frame)
+    return found
 
 
 def _holder_words(
@@ -384,7 +396,8 @@ def _sharers_words(place: _Place) -> str:
     if sharers is None:
         return shared
     if sharers:
-        return f"{shared}, as {_any_of(sharers, place.rank_of_pid)} could hold it"
+        who = _any_of(sharers, place.rank_of_pid)
+        return f"{shared}, as {who} could hold it"
     return f"{shared}, and no other living process has it: whoever took it has ended, or it did"
 
 
@@ -394,26 +407,36 @@ def _thread_inside(place: _Place, own: Sequence[Mapping[str, Any]], name: str) -
         return ""
     file = own[0].get("file")
     for line in own[1:]:
-        if name in line.get("holds", ()) and line.get("file") == file:
+        held = line.get("holds", ())
+        if name in held and line.get("file") == file:
             return f"it is inside `with {name}` itself{_line_words(line)}"
     for thread in place.threads:
-        for frame in thread.get("frames", []):
-            if name in frame.get("holds", ()) and frame.get("file") == file:
+        frames = thread.get("frames", [])
+        for frame in frames:
+            held = frame.get("holds", ())
+            if name in held and frame.get("file") == file:
                 return f"thread {thread.get('name')} is inside `with {name}`{_line_words(frame)}"
     return ""
 
 
 def _line_words(line: Mapping[str, Any]) -> str:
-    return f" at {PurePosixPath(str(line.get('file'))).name}:{line.get('line', '?')}"
+    """`` at train.py:44``."""
+    path = PurePosixPath(str(line.get("file")))
+    number = line.get("line", "?")
+    return f" at {path.name}:{number}"
 
 
 def _taken_elsewhere(own: Sequence[Mapping[str, Any]], name: str) -> str:
     """``its program takes it at train.py:12, too``: where whoever holds it may have taken it."""
     if not name or not own[0].get("taken_at"):
         return ""
-    file = PurePosixPath(str(own[0].get("file"))).name
-    lines = ", ".join(f"{file}:{line}" for line in own[0]["taken_at"])
-    return f"its program takes it at {lines}, too"
+    path = PurePosixPath(str(own[0].get("file")))
+    file = path.name
+    places = []
+    for line in own[0]["taken_at"]:
+        places.append(f"{file}:{line}")
+    known = ", ".join(places)
+    return f"its program takes it at {known}, too"
 
 
 def _retried_words(about: AttachRank) -> str:

@@ -180,7 +180,10 @@ class RankPosition:
         if line is None or not is_own(line):
             return False
         at = (line.get("file"), line.get("line"))
-        return any((frame.get("file"), frame.get("line")) == at for frame in _frames(self))
+        for frame in _frames(self):
+            if (frame.get("file"), frame.get("line")) == at:
+                return True
+        return False
 
     def activity(self, count: int = 1) -> str:
         """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``.

@@ -15,6 +15,8 @@ from ncclkit.core.kinds import AttachRank
 from ncclkit.core.live_waits import NamedProcess, WaitEnd
 from ncclkit.core.model import Advice
 
+FORKED = "since it was forked"
+"""How `awaited` says that a process was made while a lock was held."""
 READS_ONLY = "None: it only reads."
 
 
@@ -23,15 +25,15 @@ def advice_on_wait(stand: RankPosition) -> tuple[Advice, ...]:
     make = _BY_KIND.get(stand.waits_for)
     if make is None:
         return ()
-    return (make(stand, _about(stand)),)
+    return (make(stand, _seen_of(stand)),)
 
 
-def _about(stand: RankPosition) -> AttachRank:
+def _seen_of(stand: RankPosition) -> AttachRank:
     data: AttachRank = stand.lines[0].data
     return data
 
 
-def _end(about: AttachRank) -> WaitEnd:
+def _awaited_end(about: AttachRank) -> WaitEnd:
     """The one descriptor of its wait; empty where there is none, or are several."""
     ends = about.wait.get("ends", [])
     if len(ends) == 1:
@@ -39,9 +41,9 @@ def _end(about: AttachRank) -> WaitEnd:
     return {}
 
 
-def _other(about: AttachRank) -> NamedProcess:
+def _other_process(about: AttachRank) -> NamedProcess:
     """Who holds the other end of its pipe or socket, or its lock; empty where that is not known."""
-    others = list(_end(about).get("others", []))
+    others = list(_awaited_end(about).get("others", []))
     others += [lock.get("holder", {}) for lock in about.wait.get("locks", [])]
     if others:
         return others[0]
@@ -72,7 +74,7 @@ def _holders_of(path: str) -> str:
 # ---------------------------------------------------------------- stopped, and debuggers
 
 
-def _stopped(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_stopped(stand: RankPosition, about: AttachRank) -> Advice:
     tracer = about.wait.get("tracer", {}).get("pid")
     if tracer:
         return Advice(
@@ -107,8 +109,8 @@ def _continue_advice(pid: int | None) -> Advice:
     )
 
 
-def _debugger(stand: RankPosition, about: AttachRank) -> Advice:
-    terminal = _end(about).get("name", "")
+def _step_of_debugger(stand: RankPosition, about: AttachRank) -> Advice:
+    terminal = _awaited_end(about).get("name", "")
     where = ""
     if terminal.startswith("/dev/"):
         where = f", which reads from {terminal}"
@@ -139,8 +141,8 @@ def _ports_of(pid: int | None) -> str:
     return f"ss -ltnp | grep pid={pid},"
 
 
-def _terminal(stand: RankPosition, about: AttachRank) -> Advice:
-    name = _end(about).get("name") or "the terminal"
+def _step_of_terminal(stand: RankPosition, about: AttachRank) -> Advice:
+    name = _awaited_end(about).get("name") or "the terminal"
     return Advice(
         f"Answer the question at {name}, and let the next run ask none: start it with `< /dev/null`"
         f" and take the input{_at(stand)} out of the program.",
@@ -150,8 +152,8 @@ def _terminal(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _screen(stand: RankPosition, about: AttachRank) -> Advice:
-    name = _end(about).get("name") or "the terminal"
+def _step_of_screen(stand: RankPosition, about: AttachRank) -> Advice:
+    name = _awaited_end(about).get("name") or "the terminal"
     return Advice(
         f"Press Ctrl-Q at {name}, which takes no output (Ctrl-S, or a selection in its window), and"
         " let the next run print to a file.",
@@ -164,10 +166,10 @@ def _screen(stand: RankPosition, about: AttachRank) -> Advice:
 # ---------------------------------------------------------------- locks
 
 
-def _lock(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_lock(stand: RankPosition, about: AttachRank) -> Advice:
     locks = about.wait.get("locks", [])
     if locks:
-        return _lock_of_file(locks[0].get("path", ""), _other(about), about)
+        return _lock_of_file(locks[0].get("path", ""), _other_process(about), about)
     path = stand.detail.partition(",")[0]
     if path.startswith("/"):
         return _left_lock(path)
@@ -241,7 +243,7 @@ def _thread_lock(stand: RankPosition, about: AttachRank) -> Advice:
 # ---------------------------------------------------------------- threads, queues, results
 
 
-def _thread(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_thread(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"See what the other thread waits for that rank {stand.rank} joins{_at(stand)}, and give"
         " what it waits for, or the join, a timeout.",
@@ -252,7 +254,7 @@ def _thread(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _ended(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_ended(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         "Tell the thread to end when the program does, or start it with daemon=True; and let this"
         " rank take part in the last calls of the others before it ends.",
@@ -263,7 +265,7 @@ def _ended(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _queue(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_queue(stand: RankPosition, about: AttachRank) -> Advice:
     do = f"Let an error of whoever fills the queue reach the main thread, which waits{_at(stand)}."
     if about.died:
         dead = about.died[-1]
@@ -280,7 +282,7 @@ def _queue(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _room(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_room(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"See what the thread waits for that should empty the queue, which is full{_at(stand)}.",
         command=_look_at(about.pid),
@@ -290,7 +292,7 @@ def _room(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _result(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_result(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"Find who should set the future that is awaited{_at(stand)}: nothing in this process can."
         " Await it with asyncio.wait_for and a timeout.",
@@ -301,7 +303,7 @@ def _result(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _signal(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_signal(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"Find who should send the signal that the program waits for{_at(stand)}.",
         command=_look_at(about.pid),
@@ -314,9 +316,9 @@ def _signal(stand: RankPosition, about: AttachRank) -> Advice:
 # ---------------------------------------------------------------- pipes, sockets, children
 
 
-def _pipe(stand: RankPosition, about: AttachRank) -> Advice:
-    pid = _other(about).get("pid")
-    if _end(about).get("does") == "write":
+def _step_of_pipe(stand: RankPosition, about: AttachRank) -> Advice:
+    pid = _other_process(about).get("pid")
+    if _awaited_end(about).get("does") == "write":
         return Advice(
             "Let the reader of the pipe read: the rank writes into it until it is full"
             f"{_at(stand)}. Use communicate(), or a file, where nobody reads meanwhile.",
@@ -334,8 +336,8 @@ def _pipe(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _fifo(stand: RankPosition, about: AttachRank) -> Advice:
-    path = _end(about).get("name", "")
+def _step_of_fifo(stand: RankPosition, about: AttachRank) -> Advice:
+    path = _awaited_end(about).get("name", "")
     what = path or "the FIFO"
     return Advice(
         f"Start the program at the other end of {what}, or open it with os.O_NONBLOCK{_at(stand)}.",
@@ -346,10 +348,10 @@ def _fifo(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _socket(stand: RankPosition, about: AttachRank) -> Advice:
-    end = _end(about)
+def _step_of_socket(stand: RankPosition, about: AttachRank) -> Advice:
+    end = _awaited_end(about)
     remote = end.get("remote") or "the server"
-    pid = _other(about).get("pid")
+    pid = _other_process(about).get("pid")
     if end.get("listens") is False:
         return Advice(
             f"Start the service at {remote}, or correct the address that is used{_at(stand)}.",
@@ -367,7 +369,7 @@ def _socket(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _file(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_file(stand: RankPosition, about: AttachRank) -> Advice:
     path = stand.detail
     order = _look_at(about.pid)
     if path.startswith("/"):
@@ -382,11 +384,22 @@ def _file(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _process(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_process(stand: RankPosition, about: AttachRank) -> Advice:
     children = [child.get("pid") for child in about.children]
     pid = about.pid
     if len(children) == 1:
         pid = children[0]
+    if FORKED in stand.detail:
+        return _step_of_forked("child", pid)
+    if "its output is not read" in stand.detail:
+        return Advice(
+            f"Read what the child prints while it runs: communicate() in the place of wait()"
+            f"{_at(stand)}, or stdout= a file.",
+            command=_look_at(pid),
+            why="A pipe holds 64 KiB; then the child waits for its reader, which waits for it.",
+            check="The child ends, and the rank passes that line.",
+            risk="None.",
+        )
     return Advice(
         f"See what the child process does that rank {stand.rank} waits for{_at(stand)}, and give"
         " the wait a timeout (subprocess.run(…, timeout=60)).",
@@ -397,20 +410,26 @@ def _process(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _worker(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_forked(what: str, pid: int | None) -> Advice:
+    """What to do about a process that was forked while a lock was held."""
+    return Advice(
+        f"Start the {what} by multiprocessing's spawn, not by fork (for a loader"
+        " DataLoader(multiprocessing_context='spawn')), or fork it while nobody holds that lock:"
+        " its copy of the lock was held when it was made.",
+        command=_look_at(pid),
+        why="A fork copies a held lock, but not the thread that would give it back.",
+        check="The process passes that line.",
+        risk="With spawn what it is given is pickled once for each process.",
+    )
+
+
+def _step_of_worker(stand: RankPosition, about: AttachRank) -> Advice:
     pid = about.pid
     for child in about.children:
         if f"process {child.get('pid')} " in f"{stand.detail} ":
             pid = child.get("pid")
-    if "since it was forked" in stand.detail:
-        return Advice(
-            "Start the workers without a fork, DataLoader(multiprocessing_context='spawn'), or"
-            " before any thread takes that lock: this worker was forked while the lock was held.",
-            command=_look_at(pid),
-            why="A fork copies a held lock, but not the thread that would give it back.",
-            check="The worker hands on its batches.",
-            risk="With spawn the data set is pickled once for each worker.",
-        )
+    if FORKED in stand.detail:
+        return _step_of_forked("worker", pid)
     return Advice(
         f"See what the data-loader worker does that rank {stand.rank} waits for, and give the"
         " loader a timeout, DataLoader(timeout=60), which names the worker.",
@@ -421,7 +440,7 @@ def _worker(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _timer(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_timer(stand: RankPosition, about: AttachRank) -> Advice:
     retried = ""
     if about.program:
         retried = about.program[0].get("retries") or ""
@@ -443,7 +462,7 @@ def _timer(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
-def _busy(stand: RankPosition, about: AttachRank) -> Advice:
+def _step_of_busy(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"See whether the work{_at(stand)} ends: look at it twice. Let all ranks make it, make it"
         " before the job, or give the loop a limit.",
@@ -455,28 +474,32 @@ def _busy(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 _BY_KIND: dict[str, Callable[[RankPosition, AttachRank], Advice]] = {
-    kinds.STOPPED: _stopped,
-    kinds.DEBUGGER: _debugger,
+    kinds.STOPPED: _step_of_stopped,
+    kinds.DEBUGGER: _step_of_debugger,
     kinds.DEBUG_CLIENT: _debug_client,
-    kinds.TERMINAL: _terminal,
-    kinds.SCREEN: _screen,
-    kinds.LOCK: _lock,
-    kinds.THREAD: _thread,
-    kinds.ENDED: _ended,
-    kinds.QUEUE: _queue,
-    kinds.ROOM: _room,
-    kinds.RESULT: _result,
-    kinds.SIGNAL: _signal,
-    kinds.PIPE: _pipe,
-    kinds.FIFO: _fifo,
-    kinds.SOCKET: _socket,
-    kinds.FILE: _file,
-    kinds.PROCESS: _process,
-    kinds.WORKER: _worker,
-    kinds.TIMER: _timer,
-    kinds.PYTHON: _busy,
-    kinds.NATIVE: _busy,
+    kinds.TERMINAL: _step_of_terminal,
+    kinds.SCREEN: _step_of_screen,
+    kinds.LOCK: _step_of_lock,
+    kinds.THREAD: _step_of_thread,
+    kinds.ENDED: _step_of_ended,
+    kinds.QUEUE: _step_of_queue,
+    kinds.ROOM: _step_of_room,
+    kinds.RESULT: _step_of_result,
+    kinds.SIGNAL: _step_of_signal,
+    kinds.PIPE: _step_of_pipe,
+    kinds.FIFO: _step_of_fifo,
+    kinds.SOCKET: _step_of_socket,
+    kinds.FILE: _step_of_file,
+    kinds.PROCESS: _step_of_process,
+    kinds.WORKER: _step_of_worker,
+    kinds.TIMER: _step_of_timer,
+    kinds.PYTHON: _step_of_busy,
+    kinds.NATIVE: _step_of_busy,
 }
 _UNKNOWN = RankPosition(0, "", "", "", False, ())
-REMEDIES_OF_WAITS = (_continue_advice(None), _left_lock(), _debugger(_UNKNOWN, AttachRank()))
+REMEDIES_OF_WAITS = (
+    _continue_advice(None),
+    _left_lock(),
+    _step_of_debugger(_UNKNOWN, AttachRank()),
+)
 """Those of general use, for the page of the cause."""

@@ -771,7 +771,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     for rank in inside_it:
         if rank not in late:
             waiting.append(rank)
-    stands = [positions[rank] for rank in waiting if rank in positions]
+    stands = list(filter(None, map(positions.get, waiting)))
     not_yet = f"has not {_call_not_made(seen, stands, gap)}"
     if gap.kind == "flight.stuck":
         not_yet = (

@@ -11,6 +11,8 @@ class WaitFrame(TypedDict, total=False):
     func: str
     file: str
     line: int
+    text: str
+    """What stands in the line."""
     takes: str
     """The lock that the line takes, as the program names it."""
     taken_at: list[int]

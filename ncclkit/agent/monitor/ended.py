@@ -37,7 +37,7 @@ def how_ended(absent, ranks, errors):
     `ranks` is {rank: pid} of those that live, `errors` what was printed, as `last_errors` tells it.
     A key is left out where nothing shows it.
     """
-    living = [pid for pid in ranks.values() if processes.is_alive(pid)]
+    living = list(filter(processes.is_alive, ranks.values()))
     found = {}
     for rank in absent:
         about = {}  # type: dict[str, object]
@@ -59,13 +59,16 @@ def _uncollected(living):
     names = {_name(pid) for pid in living}
     found = []
     for pid, parent in above.items():
-        if parent in parents and processes.process_state(pid) == "Z" and _name(pid) in names:
+        if parent not in parents or _name(pid) not in names:
+            continue
+        if processes.process_state(pid) == "Z":
             found.append(pid)
     # of two nobody knows which one was the rank
     if len(found) != 1:
         return {}
     pid = found[0]
-    words = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    stat = processes.read_text("/proc/%d/stat" % pid)
+    words = stat.rpartition(")")[2].split()
     code = None
     if len(words) > EXIT_CODE:
         code = whole_number(words[EXIT_CODE])
@@ -84,7 +87,8 @@ def _name(pid):
 def _kills_for_memory(living):
     """Processes that the kernel has killed for memory in the control group of these."""
     for pid in living[:1]:
-        for line in processes.read_text("/proc/%d/cgroup" % pid).splitlines():
+        groups = processes.read_text("/proc/%d/cgroup" % pid)
+        for line in groups.splitlines():
             number, names, path = (line.split(":", 2) + ["", ""])[:3]
             if number == "0" and not names:
                 return _count_of_kills("/sys/fs/cgroup", path, "memory.events")
@@ -93,12 +97,14 @@ def _kills_for_memory(living):
     return 0
 
 
-def _count_of_kills(root, path, name):
+def _count_of_kills(root, group, name):
     """The count in the group's folder; 0 where that is not seen from here."""
-    folder = os.path.normpath(root + path)
+    folder = os.path.normpath(root + group)
     if not folder.startswith(root):
         return 0
-    counted = KILLED.search(processes.read_text(os.path.join(folder, name)))
+    path = os.path.join(folder, name)
+    text = processes.read_text(path)
+    counted = KILLED.search(text)
     if counted:
         return int(counted[1])
     return 0

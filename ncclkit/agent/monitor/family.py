@@ -11,7 +11,7 @@ from .. import redact
 from ..digits import whole_number
 from ..run import processes
 from .crowding import crowding_here
-from .program import with_locks
+from .program import with_program
 from .waits_on import Waits
 
 THREAD = re.compile(r'^Thread (?P<number>\S+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -154,16 +154,16 @@ def with_programs(row, texts):
     """{threads, children} of a rank, with what its program says of the locks in their lines."""
     children = []
     for child in row.get("children", ()):
-        frames = with_locks(texts, child["frames"])
-        threads = _threads_with_locks(texts, child["threads"])
+        frames = with_program(texts, child["frames"])
+        threads = _threads_with_program(texts, child["threads"])
         children.append({**child, "frames": frames, "threads": threads})
-    return {"threads": _threads_with_locks(texts, row.get("threads", ())), "children": children}
+    return {"threads": _threads_with_program(texts, row.get("threads", ())), "children": children}
 
 
-def _threads_with_locks(texts, threads):
+def _threads_with_program(texts, threads):
     found = []
     for thread in threads:
-        found.append({**thread, "frames": with_locks(texts, thread["frames"])})
+        found.append({**thread, "frames": with_program(texts, thread["frames"])})
     return found
 
 

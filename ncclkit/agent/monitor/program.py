@@ -90,9 +90,7 @@ def source_line(texts, path, line, func="", called=()):
         for node in around
         if isinstance(node, (ast.For, ast.While))
     ]
-    text = ""
-    if line <= source.count("\n") + 1:
-        text = source.splitlines()[line - 1].strip()
+    text = text_of_line(source, line)
     if func.endswith("<lambda>"):
         text = _body_of_lambda(around) or text
     return {
@@ -109,12 +107,23 @@ def source_line(texts, path, line, func="", called=()):
     }
 
 
+def text_of_line(source, line):
+    """The text of a line of a program; "" behind its end."""
+    if line <= source.count("\n") + 1:
+        return source.splitlines()[line - 1].strip()
+    return ""
+
+
 def _body_of_lambda(around):
     """What the only lambda in a line does; "" where there is none, or are several."""
-    found = [node for node in around if isinstance(node, ast.Lambda)]
-    if len(found) == 1:
-        return ast.unparse(found[0].body)
-    return ""
+    found = []
+    for node in around:
+        if isinstance(node, ast.Lambda):
+            found.append(node)
+    if len(found) != 1:
+        return ""
+    body = found[0].body
+    return ast.unparse(body)
 
 
 def locks_at(source, line):
@@ -123,34 +132,45 @@ def locks_at(source, line):
     `takes` is the one that is taken in the line, by ``with`` or ``acquire``, and `taken_at` the
     other lines of the file that take one of that name; `holds` are those of ``with`` around it.
     """
-    taken = _taken_locks(source)
-    here = {name for name, at in taken if at == line}
+    lines = _taken_locks(source)
+    here = [name for name, taken in lines.items() if line in taken]
     takes = ""
+    elsewhere = set()  # type: set[int]
     if len(here) == 1:
-        takes = here.pop()
-    elsewhere = sorted({at for name, at in taken if name == takes and at != line})
-    holds = []
+        takes = here[0]
+        elsewhere = lines[takes] - {line}
+    holds = []  # type: list[str]
     for node in _nodes(source):
-        if isinstance(node, (ast.With, ast.AsyncWith)) and _spans(node.body, line):
-            holds += [name for name in map(_lock_name, node.items) if name]
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
+            continue
+        if _spans(node.body, line):
+            names = map(_lock_name, node.items)
+            holds += filter(None, names)
     return {
-        "takes": redact.text(takes)[:60],
-        "taken_at": elsewhere[:TAKEN_AT],
-        "holds": [redact.text(name)[:60] for name in holds[:TAKEN_AT]],
+        "takes": _short_name(takes),
+        "taken_at": sorted(elsewhere)[:TAKEN_AT],
+        "holds": list(map(_short_name, holds[:TAKEN_AT])),
     }
 
 
+def _short_name(name):
+    return redact.text(name)[:60]
+
+
 def _taken_locks(source):
-    """[(name of a lock, line that takes it)] of a program."""
-    found = []
+    """{name of a lock: lines that take it} of a program."""
+    found = {}  # type: dict[str, set[int]]
     for node in _nodes(source):
         if isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
-                found.append((_lock_name(item), item.context_expr.lineno))
+                name = _lock_name(item)
+                found.setdefault(name, set()).add(item.context_expr.lineno)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "acquire":
-                found.append((ast.unparse(node.func.value), node.lineno))
-    return [(name, line) for name, line in found if name]
+                name = ast.unparse(node.func.value)
+                found.setdefault(name, set()).add(node.lineno)
+    found.pop("", None)
+    return found
 
 
 def _lock_name(item):
@@ -160,15 +180,19 @@ def _lock_name(item):
     return ""
 
 
-def with_locks(texts, frames):
-    """Frames of a thread, each of the user's own code with its `locks_at`."""
+def with_program(texts, frames):
+    """Frames of a thread, each of the user's own code with its text and its `locks_at`."""
     found = []
     for frame in frames:
         source = texts.get(frame["file"], "")
+        line = int(frame["line"])
+        more = {}  # type: dict[str, object]
         if source:
-            found.append({**frame, **locks_at(source, int(frame["line"]))})
-        else:
-            found.append(frame)
+            text = text_of_line(source, line)
+            more = locks_at(source, line)
+            more["text"] = redact.text(text)[:160]
+        row = {**frame, **more}
+        found.append(row)
     return found
 
 

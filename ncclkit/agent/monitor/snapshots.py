@@ -317,11 +317,16 @@ def lock_polled(said):
     for line in said.splitlines():
         frame = FRAME.match(line)
         if frame:
-            function = "%s %s" % (frame["file"], frame["func"].rpartition(".")[2])
+            name = frame["func"].rpartition(".")[2]
+            function = "%s %s" % (frame["file"], name)
         variable = PATH_VARIABLE.fullmatch(line)
+        if not variable:
+            continue
+        shown = variable["name"]
+        path = variable["path"]
         for place, name, end in LOCK_PATHS:
-            if variable and variable["name"] == name and place.search(function):
-                return variable["path"] + end
+            if shown == name and place.search(function):
+                return path + end
     return ""
 
 

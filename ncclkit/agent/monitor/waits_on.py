@@ -159,10 +159,17 @@ class Waits:
         if not file:
             return {}
         found = []
-        for one in list(processes.parents())[:MOST_PROCESSES]:
-            mapped = {(row["device"], row["inode"]) for row in _mapped_files(one)}
-            if one != pid and file in mapped:
-                found.append(self.process_named(one))
+        table = processes.parents()
+        for one in list(table)[:MOST_PROCESSES]:
+            mapped = set()
+            for row in _mapped_files(one):
+                key = row["device"], row["inode"]
+                mapped.add(key)
+            if one == pid:
+                continue
+            if file in mapped:
+                process = self.process_named(one)
+                found.append(process)
         return {"sharers": found[:MOST_DESCRIPTORS]}
 
     def _living_children(self, pid):
@@ -382,15 +389,20 @@ def _memory_of(pid, place, size):
 def _shared_file_at(pid, address):
     """(device, inode) of the file of /dev/shm that holds an address; () where it is another's."""
     for row in _mapped_files(pid):
-        if int(row["first"], 16) <= address < int(row["end"], 16):
-            if row["path"].startswith("/dev/shm/"):
-                return row["device"], row["inode"]
+        first = int(row["first"], 16)
+        end = int(row["end"], 16)
+        if not row["path"].startswith("/dev/shm/"):
+            continue
+        if first <= address < end:
+            return row["device"], row["inode"]
     return ()
 
 
 def _mapped_files(pid):
     """The rows of ``/proc/PID/maps``."""
-    for line in processes.read_text("/proc/%d/maps" % pid, LARGEST_MAPS).splitlines():
+    path = "/proc/%d/maps" % pid
+    text = processes.read_text(path, LARGEST_MAPS)
+    for line in text.splitlines():
         match = MAPPED.match(line)
         if match:
             yield match
