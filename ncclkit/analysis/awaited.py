@@ -26,6 +26,7 @@ from ncclkit.analysis.wait_kinds import (
     NATIVE,
     PEERS,
     PIPE,
+    POOL,
     PROCESS,
     PYTHON,
     QUEUE,
@@ -51,6 +52,8 @@ Frame = Mapping[str, Any]
 DEBUGGERS = re.compile(r"(?:^|/)(?:pdb|bdb)\.py$|/IPython/(?:core|terminal)/debugger\.py|/pudb/")
 DEBUG_SERVERS = re.compile(r"/debugpy/|/_?pydevd")
 POLLED_LOCKS = re.compile(r"/filelock/|torch/utils/file_baton\.py$")
+FEEDER = "QueueFeederThread"
+"""The thread by which multiprocessing's queue is filled."""
 IDLE_WORKER = ("queues.py", "get")
 """File and function in which a worker of a loader waits for its rank."""
 IN_KERNEL = (
@@ -167,6 +170,8 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
     """What a wait for a thread of its own is for."""
     if place.is_in("_shutdown", file="threading.py") and not any(map(is_own, place.frames)):
         return Awaited(ENDED, _threads_words(place) or "a thread that is not a daemon")
+    if place.is_in("get", "wait", file="pool.py"):
+        return Awaited(POOL, _pool_words(about, place.rank_of_pid))
     if place.is_in("join", file="threading.py"):
         return Awaited(THREAD, _threads_words(place))
     if place.is_in("result", file="_base.py"):
@@ -184,6 +189,23 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
     if alone and place.wait.get("polls") and _watches_nothing(place.wait):
         return Awaited(RESULT, "its event loop watches no connection, and it has no other thread")
     return None
+
+
+def _pool_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
+    """What the worker of a pool does that works, or that all workers that were seen are idle."""
+    workers = [child for child in about.children if _is_of_pool(child)]
+    for child in workers:
+        if not _is_idle_worker(child):
+            return _child_words(child, about, rank_of_pid)
+    if not workers:
+        return ""
+    shown = ", ".join(str(child.get("pid")) for child in workers)
+    return f"its workers are idle: process {shown}"
+
+
+def _is_of_pool(child: WaitingChild) -> bool:
+    frames = child.get("frames", [])
+    return any(str(frame.get("file")).endswith("multiprocessing/pool.py") for frame in frames)
 
 
 def _where_died(dead: Mapping[str, Any]) -> str:
@@ -208,7 +230,12 @@ def _threads_words(place: _Place, own_only: bool = False) -> str:
         known = list(place.threads)
     words = []
     for thread in known[:2]:
-        words.append(f"thread {thread.get('name')}{_stands_at(thread.get('frames', []))}")
+        name = str(thread.get("name"))
+        does = _stands_at(thread.get("frames", []))
+        # a child that has put something into a queue ends when that was read
+        if name.startswith(FEEDER):
+            does = ", which writes into a queue that is not read"
+        words.append(f"thread {name}{does}")
     more = len(known) - len(words)
     if more > 0:
         words.append(f"{more} more")

@@ -114,6 +114,8 @@ STORE_CALLS = {
     "rendezvous",
     "_create_c10d_store",
 }
+NAMELESS = re.compile(r"(?:^|\.)(?:<\w+>|__(?:enter|exit|call)__)$")
+"""Functions whose name does not tell what was called."""
 LINE = 60
 """Characters of a line of a program that is quoted."""
 COLUMNS = 64
@@ -362,8 +364,14 @@ def _call_words(
 ) -> str:
     """The call that its own line makes; of a function without a name what it does there."""
     call = call_within(frames)
-    if waits_for == GPU or call.rpartition(".")[2].startswith("<"):
+    if waits_for == GPU:
         return _line(frames, program)
+    text = ""
+    if program:
+        text = str(program[0]["text"])
+    # what a lambda does, or what is entered, stands in the line
+    if NAMELESS.search(call) and 0 < len(text) <= LINE:
+        return f"`{text}`"
     return call
 
 

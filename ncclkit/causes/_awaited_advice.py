@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable
 
 from ncclkit.analysis import wait_kinds as kinds
+from ncclkit.analysis.awaited import FEEDER
 from ncclkit.analysis.waits import RankPosition
 from ncclkit.core.kinds import AttachRank
 from ncclkit.core.live_waits import NamedProcess, WaitEnd
@@ -169,17 +170,19 @@ def _step_of_screen(stand: RankPosition, about: AttachRank) -> Advice:
 def _step_of_lock(stand: RankPosition, about: AttachRank) -> Advice:
     locks = about.wait.get("locks", [])
     if locks:
-        return _lock_of_file(locks[0].get("path", ""), _other_process(about), about)
+        return _lock_of_file(locks[0].get("path", ""), stand, about)
     path = stand.detail.partition(",")[0]
     if path.startswith("/"):
         return _left_lock(path)
+    if "lock file" in stand.detail:
+        return _left_lock()
     if about.wait.get("futex") == "shared":
         return _shared_lock(stand, about)
     return _thread_lock(stand, about)
 
 
-def _lock_of_file(path: str, holder: NamedProcess, about: AttachRank) -> Advice:
-    pid = holder.get("pid")
+def _lock_of_file(path: str, stand: RankPosition, about: AttachRank) -> Advice:
+    pid = _other_process(about).get("pid")
     what = path or "that file"
     do = f"See what process {pid} does, which holds the lock of {what}: the wait ends with it."
     if pid == about.pid:
@@ -187,10 +190,11 @@ def _lock_of_file(path: str, holder: NamedProcess, about: AttachRank) -> Advice:
             f"Let the rank take the lock of {what} once: it holds it already, by another"
             " descriptor of the same file."
         )
-    elif holder.get("own"):
+    elif ", held by rank " in stand.detail:
+        holder = "rank " + stand.detail.rpartition(", held by rank ")[2]
         do = (
-            f"Let process {pid}, which is of this job, give up the lock of {what} before its next"
-            " collective: both wait for each other."
+            f"Let {holder} give up the lock of {what} before its next collective: it holds the lock"
+            f" in the call in which it waits for rank {stand.rank}."
         )
     return Advice(
         do,
@@ -303,6 +307,39 @@ def _step_of_result(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
+def _step_of_pool(stand: RankPosition, about: AttachRank) -> Advice:
+    if "idle" in stand.detail:
+        return Advice(
+            "Find why a worker of the pool died: its workers wait for tasks, so the one that the"
+            f" rank awaits{_at(stand)} was lost with a worker that was killed. Use"
+            " concurrent.futures.ProcessPoolExecutor, which raises BrokenProcessPool.",
+            command="dmesg -T | grep -iE 'oom|killed process' | tail; coredumpctl list --no-pager",
+            why="multiprocessing.Pool starts a new worker for a dead one, without its task.",
+            check="The next run raises at that line, or goes on.",
+            risk="None.",
+        )
+    return Advice(
+        f"See what the workers of the pool do that rank {stand.rank} waits for{_at(stand)}, and"
+        " give get() a timeout.",
+        command=_look_at(about.pid),
+        why="A result of a pool is awaited for ever.",
+        check="The rank passes that line.",
+        risk=READS_ONLY,
+    )
+
+
+def _step_of_store(stand: RankPosition, about: AttachRank) -> Advice:
+    pid = about.pid or 1
+    return Advice(
+        f"Compare the MASTER_ADDR and MASTER_PORT that rank {stand.rank} uses{_at(stand)} with"
+        " those of the others, and look whether rank 0 listens there.",
+        command=f"tr '\\0' '\\n' < /proc/{pid}/environ | grep MASTER_; ss -ltnp",
+        why="A rank without a connection to the store repeats it until its timeout.",
+        check="The rank joins, and init_process_group returns on all ranks.",
+        risk="None: these only read; what the program changed since its start they do not show.",
+    )
+
+
 def _step_of_signal(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"Find who should send the signal that the program waits for{_at(stand)}.",
@@ -391,6 +428,15 @@ def _step_of_process(stand: RankPosition, about: AttachRank) -> Advice:
         pid = children[0]
     if FORKED in stand.detail:
         return _step_of_forked("child", pid)
+    if FEEDER in stand.detail:
+        return Advice(
+            f"Take everything out of the queue before the join{_at(stand)}: a child that has put"
+            " something into a queue of multiprocessing ends when that has been read.",
+            command=_look_at(pid),
+            why="The child's feeder thread waits until the pipe takes the rest.",
+            check="get() before join(), and the rank passes that line.",
+            risk="None.",
+        )
     if "its output is not read" in stand.detail:
         return Advice(
             f"Read what the child prints while it runs: communicate() in the place of wait()"
@@ -485,6 +531,8 @@ _BY_KIND: dict[str, Callable[[RankPosition, AttachRank], Advice]] = {
     kinds.QUEUE: _step_of_queue,
     kinds.ROOM: _step_of_room,
     kinds.RESULT: _step_of_result,
+    kinds.POOL: _step_of_pool,
+    kinds.STORE: _step_of_store,
     kinds.SIGNAL: _step_of_signal,
     kinds.PIPE: _step_of_pipe,
     kinds.FIFO: _step_of_fifo,

@@ -95,6 +95,7 @@ from ncclkit.analysis.waits import (
     positions_of_case,
     waiting_time_of_case,
 )
+from ncclkit.analysis.wait_kinds import PEERS, STORE
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import PRINT_CALLS, compare_calls
@@ -392,7 +393,27 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
         if rank in seen:
             lines.append(seen[rank].lines[-1])
     finding = _finding(case, strength, say, [event, *lines], ranks_of(odd))
-    return replace(finding, advice=(*_advice_on_branch(event, odd), *finding.advice))
+    told = _advice_on_branch(event, odd)
+    waits = {seen[rank].waits_for for rank in first_ranks if rank in seen}
+    others = {seen[rank].waits_for for rank in ranks_of(right) if rank in seen}
+    if waits == {STORE} and others == {PEERS}:
+        told = _advice_on_store(odd)
+    return replace(finding, advice=(*told, *finding.advice))
+
+
+def _advice_on_store(odd: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+    """What is to be done where one side waits for the store, and the others for a collective."""
+    call = str(odd[0]["value"])
+    who = name_ranks(ranks_of(odd[:1]))
+    return (
+        Advice(
+            f"See who should set what {who} waits for in {call}: the others have gone on to their"
+            " next collective. Set the key before that call, or let all ranks make this one.",
+            why="A key of the store that no rank sets is awaited until the timeout of the store.",
+            check="The rank passes that line in the next run.",
+            risk="None.",
+        ),
+    )
 
 
 def _advice_on_branch(event: Event, odd: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:

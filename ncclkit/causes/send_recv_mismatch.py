@@ -384,7 +384,10 @@ def _advice_on_pair(case: Case, event: Event) -> tuple[Advice, ...]:
     if not event.data.live:
         return ()
     (rank,), (other,) = event.data.waiting, event.data.lacking
-    one = positions_of_case(case)[rank]
+    one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
+    # where both make the same call, it is their order that is wrong
+    if two.call == one.call:
+        return ()
     if one.call == "send":
         lacks = f"recv from rank {rank}"
     else:
@@ -415,6 +418,8 @@ def _unmatched_now(case: Case, event: Event) -> str:
         f"Rank {rank} waits in {one.call} {wants} rank {other} at"
         f" {one.place}{branch}{waiting_time_of_case(case)}; "
     )
+    if two.call == one.call:
+        return f"{say}rank {other} waits in {two.call} at {two.place}, too: neither calls {lacks}."
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
@@ -479,7 +484,8 @@ def _last_calls(case: Case) -> Finding | None:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Issue the sends and receives that belong together in one batch.",
+            "Issue the sends and receives that belong together in one batch, or let one of two"
+            " ranks send first where the other receives first.",
             code=(
                 "ops = [dist.P2POp(dist.isend, out, nxt), dist.P2POp(dist.irecv, inp, prv)]\n"
                 "for work in dist.batch_isend_irecv(ops):\n    work.wait()"

@@ -87,6 +87,7 @@ from ncclkit.analysis.rank_states import (
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, measured_steps
 from ncclkit.analysis.waits import (
+    UNCONNECTED,
     RankPosition,
     inside,
     positions_of_case,
@@ -779,7 +780,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
             " begun: an earlier kernel does not end"
         )
     say = (
-        f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
+        f"{who_are(ranks)} {seen[0].activity(len(seen))}{moves}{more} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
     say += _how_others_wait(case, waiting, at_work)
@@ -813,6 +814,8 @@ def _call_not_made(late: Sequence[RankPosition], others: Sequence[RankPosition],
     if len(calls) != 1:
         return "entered the calls of the others"
     call, place_of_call = min(calls)
+    if all(stand.detail == UNCONNECTED for stand in late):
+        return "joined the others there"
     is_inside = all(stand.is_inside_line_of(others[0]) for stand in late)
     # ``broadcast in Trainer.fit`` is a step of it that the rank has not come to
     if not is_inside or " in " in call:

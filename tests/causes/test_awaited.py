@@ -38,6 +38,16 @@ def inside(lock: str, file: str = "/app/train.py") -> dict[str, Any]:
     return {"name": "uploader", "frames": [{"func": "upload", "file": file, "line": 44, "holds": [lock]}]}
 
 
+FEEDS = {"name": "QueueFeederThread", "frames": [{"func": "_send", "file": f"{LIB}/multiprocessing/connection.py",
+                                                  "line": 384}]}  # fmt: skip
+
+
+def pool_worker(place: tuple[str, int, str]) -> dict[str, Any]:
+    frames = [place, (f"{LIB}/multiprocessing/pool.py", 114, "worker")]
+    rows = [{"file": file, "line": line, "func": func} for file, line, func in frames]
+    return {"pid": 8, "name": "python train.py", "state": "S", "frames": rows}
+
+
 JOIN = [(f"{LIB}/threading.py", 1112, "join"), own(44)]
 ACQUIRE = [f"sem_wait ({LIBC})", "PyThread_acquire_lock_timed (/usr/lib/libpython3.11.so.1.0)"]
 WAIT4 = [(f"{LIB}/subprocess.py", 2021, "_try_wait"), own(9)]
@@ -96,6 +106,18 @@ FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
     "lock that it has by another descriptor": (
         [own(9)], {"native": [f"flock ({LIBC})"], "wait": {"locks": [{"path": "/mnt/x.lock", "holder": ITSELF}]}},
         kinds.LOCK, "/mnt/x.lock, which it holds itself, by another descriptor of the file"),
+    "pool whose workers are idle": (
+        [(f"{LIB}/multiprocessing/pool.py", 774, "get"), own(9)], {"native": ACQUIRE, "wait": LOCKED, "children": [
+            pool_worker((f"{LIB}/multiprocessing/queues.py", 365, "get"))]}, kinds.POOL,
+        "its workers are idle: process 8"),
+    "pool whose worker works": (
+        [(f"{LIB}/multiprocessing/pool.py", 774, "get"), own(9)], {"native": ACQUIRE, "wait": LOCKED, "children": [
+            pool_worker(("/app/train.py", 5, "decode"))]}, kinds.POOL, "process 8 stands at train.py:5"),
+    "queue of a child that is not read": (
+        WAIT4, {"native": [f"wait4 ({LIBC})"], "children": [
+            {"pid": 8, "name": "python train.py", "state": "S", "wait": LOCKED, "threads": [FEEDS],
+             "frames": [{"func": "join", "file": f"{LIB}/threading.py", "line": 1112}]}]}, kinds.PROCESS,
+        "process 8 waits for another thread: thread QueueFeederThread, which writes into a queue that is not read"),
     "lock file": (POLLED, {"wait": {"lock_file": "/mnt/model.lock"}}, kinds.LOCK,
                   "/mnt/model.lock, a lock file that is not removed"),
     "lock file without a path": (POLLED, {"program": [{**TAKES, "text": "with SoftFileLock(path):"}]}, kinds.LOCK,

@@ -271,11 +271,15 @@ while True:
         time.sleep(1)
 for batch in data:
     step(batch)
+while not done():
+    pass
+while row := next(rows):
+    work(row)
 """
 
 
 @pytest.mark.parametrize(
-    ("line", "retries"), [(2, "while not os.path.exists(path)"), (7, "connect(address)"), (9, ""), (1, "")]
+    ("line", "retries"), [(2, "while not os.path.exists(path)"), (7, "connect(address)"), (9, ""), (10, "while not done()"), (12, "")]
 )
 def test_a_loop_that_tries_again_is_told_by_its_source(line: int, retries: str) -> None:
     assert source_line({"a.py": SOURCE}, "a.py", line)["retries"] == retries

@@ -16,6 +16,8 @@ BY_RANK = re.compile(
     r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE
 )
 """Conditions that are true on some ranks only."""
+IDLES = re.compile(r"(?:\w+\.)?sleep\(")
+"""A statement of a loop that only waits."""
 OWN, FILES, BRANCHES = 12, 4, 100
 """Own lines of a stack, source files of a rank whose branches are read, and branches of each, at
 most."""
@@ -205,7 +207,7 @@ def retried_text(around, line):
     for node in around:
         if not isinstance(node, (ast.For, ast.While)):
             continue
-        if not _spans(node.body, line):
+        if not _spans(node.body, line) and not _only_waits(node, line):
             continue
         # where a loop stands in another one, the inner one begins later
         if innermost is None or node.lineno > innermost.lineno:
@@ -218,6 +220,17 @@ def retried_text(around, line):
         if isinstance(one, ast.Try):
             return ast.unparse(one.body[0])
     return ""
+
+
+def _only_waits(node, line):
+    """Whether a line is in the condition of a loop that does nothing but wait for it."""
+    if not isinstance(node, ast.While) or not _spans([node.test], line):
+        return False
+    for one in node.body:
+        text = ast.unparse(one)
+        if not (isinstance(one, ast.Pass) or IDLES.match(text)):
+            return False
+    return True
 
 
 def targets(texts, path, line):

@@ -302,7 +302,8 @@ class Snapshots:
         text = self.threads.get(rank, "")
         found = relatives.look_at(pid, text, waits_alone, until - 0.5)
         path = ""
-        if waits_alone and POLLS_LOCK.search(stack):
+        # its loop counts attempts, so it does not stand still
+        if POLLS_LOCK.search(stack):
             path = self._polled_lock(rank, until - 0.5)
         if path:
             found["wait"]["lock_file"] = redact.text(path)
