@@ -403,7 +403,7 @@ def _holder_words(
         return _sharers_words(place)
     if place.wait.get("futex") != "private" or not place.frames:
         return ""
-    holder = _thread_inside(place, own, name)
+    holder = _thread_inside(place, own, name, was_forked)
     if holder:
         return holder
     also = _taken_elsewhere(own, name)
@@ -425,10 +425,12 @@ def _sharers_words(place: _Place) -> str:
     if sharers:
         who = _any_of(sharers, place.rank_of_pid)
         return f"{shared}, as {who} could hold it"
-    return f"{shared}, and no other living process has it: whoever took it has ended, or it did"
+    return f"{shared}, and no other living process has it: who took it has ended, or is the rank"
 
 
-def _thread_inside(place: _Place, own: Sequence[Mapping[str, Any]], name: str) -> str:
+def _thread_inside(
+    place: _Place, own: Sequence[Mapping[str, Any]], name: str, was_forked: bool
+) -> str:
     """``thread writer is inside `with guard` at train.py:44``; "" where no stack shows one."""
     if not name:
         return ""
@@ -436,6 +438,9 @@ def _thread_inside(place: _Place, own: Sequence[Mapping[str, Any]], name: str) -
     for line in own[1:]:
         held = line.get("holds", ())
         if name in held and line.get("file") == file:
+            # a child of a fork has the stack of its parent
+            if was_forked:
+                return f"held since it was forked inside `with {name}`{_line_words(line)}"
             return f"it is inside `with {name}` itself{_line_words(line)}"
     for thread in place.threads:
         frames = thread.get("frames", [])

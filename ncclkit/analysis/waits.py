@@ -116,6 +116,7 @@ STORE_CALLS = {
 }
 NAMELESS = re.compile(r"(?:^|\.)(?:<\w+>|__(?:enter|exit|call)__)$")
 """Functions whose name does not tell what was called."""
+LONGER_LINE = 80
 LINE = 60
 """Characters of a line of a program that is quoted."""
 COLUMNS = 64
@@ -370,7 +371,7 @@ def _call_words(
     if program:
         text = str(program[0]["text"])
     # what a lambda does, or what is entered, stands in the line
-    if NAMELESS.search(call) and 0 < len(text) <= LINE:
+    if NAMELESS.search(call) and 0 < len(text) <= LONGER_LINE:
         return f"`{text}`"
     return call
 

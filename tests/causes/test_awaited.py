@@ -97,7 +97,7 @@ FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         "`guard`, no other thread of it runs Python to release it; its program takes it at train.py:3, too"),
     "semaphore of a process that has ended": (
         [own(9)], {"native": ACQUIRE, "wait": {"futex": "shared", "sharers": []}, "program": [TAKES]}, kinds.LOCK,
-        "`guard`, one that processes share, and no other living process has it: whoever took it has ended, or it did"),
+        "`guard`, one that processes share, and no other living process has it: who took it has ended, or is the rank"),
     "semaphore of a process that lives": (
         [own(9)], {"native": ACQUIRE, "wait": {"futex": "shared", "sharers": [HOLDER]}}, kinds.LOCK,
         "one that processes share, as process 77 `python hold.py` could hold it"),
@@ -159,6 +159,12 @@ FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         kinds.WORKER, "process 9 waits for a lock at data.py:9: held since it was forked"),
     "idle workers": ([(f"{TORCH}/utils/data/dataloader.py", 1200, "_try_get_data"), own(20)], {"children": [IDLE]},
                      kinds.WORKER, ""),
+    "child that was forked inside a lock": (
+        [(f"{LIB}/multiprocessing/popen_fork.py", 27, "poll"), own(20)],
+        {"children": [{"pid": 9, "name": "python train.py", "state": "S", "wait": LOCKED, "frames": [
+            {**TAKES, "file": "/app/train.py"}, {"func": "main", "file": "/app/train.py", "line": 5, "holds": ["guard"]}]}]},
+        kinds.PROCESS,
+        "process 9 waits for a lock at train.py:9: `guard`, held since it was forked inside `with guard` at train.py:5"),
     "signal": ([own(9)], {"wait": {"signal": True}}, kinds.SIGNAL, ""),
     "stopped": ([own(9)], {"state": "T"}, kinds.STOPPED,
                 "the kernel keeps no sender; `kill -CONT 101` lets it go on"),

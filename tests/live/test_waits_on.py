@@ -252,6 +252,13 @@ def test_threads_are_told_the_users_own_first() -> None:
     assert [frame["func"] for frame in main_frames(PY_SPY)] == ["join", "fit"]
 
 
+def test_of_a_process_that_a_thread_forked_that_thread_is_the_main_one() -> None:
+    forked = PY_SPY.replace('Thread 7 (idle): "MainThread"', 'Thread 7 (idle): "Thread-1"')
+    assert [frame["func"] for frame in main_frames(forked, 7)] == ["join", "fit"]
+    assert [thread["name"] for thread in other_threads(forked, 7)] == ["uploader", "pin"]
+    assert main_frames(forked) == []
+
+
 def test_a_thread_that_died_is_told_with_its_place() -> None:
     text = ("step 3\nException in thread producer:\nTraceback (most recent call last):\n"
             '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n    self.run()\n'

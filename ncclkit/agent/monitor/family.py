@@ -28,7 +28,15 @@ TRACEBACK_LINES = 200
 """Lines of the traceback of a thread that are read."""
 
 
-def other_threads(text):
+def _is_main(head, pid):
+    """Whether a line of py-spy begins the main thread.
+
+    Of a process that a thread forked that is the thread with the number of the process.
+    """
+    return head["name"] in (None, "MainThread") or head["number"] == str(pid)
+
+
+def other_threads(text, pid=0):
     """[{name, frames}] of all threads but the main one in what py-spy prints.
 
     Threads in the user's own code come first.
@@ -39,7 +47,7 @@ def other_threads(text):
         head = THREAD.match(line)
         if head:
             frames = []
-            if head["name"] not in (None, "MainThread"):
+            if not _is_main(head, pid):
                 found.append({"name": redact.text(head["name"])[:80], "frames": frames})
         else:
             frame = FRAME.match(line)
@@ -113,18 +121,18 @@ class Family:
         left = min(until, time.monotonic() + CHILD_SECONDS * crowding_here())
         if processes.runs_python(pid) and left > time.monotonic() + 0.5:
             text = self.read_stack(pid, left)
-        frames = main_frames(text)
+        frames = main_frames(text, pid)
         return {
             **self.waits.process_named(pid),
             "state": processes.process_state(pid),
             "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
             "frames": frames,
-            "threads": other_threads(text),
+            "threads": other_threads(text, pid),
             "wait": self.waits.wait_of(pid),
         }
 
 
-def main_frames(text):
+def main_frames(text, pid=0):
     """The frames of the main thread in what py-spy prints, innermost first."""
     frames = []  # type: list[dict[str, object]]
     is_main = False
@@ -133,7 +141,7 @@ def main_frames(text):
         if head:
             if is_main and frames:
                 break
-            is_main = head["name"] in (None, "MainThread")
+            is_main = _is_main(head, pid)
         frame = FRAME.match(line)
         if frame and is_main and len(frames) < MOST_FRAMES:
             frames.append(_frame_row(frame))
