@@ -193,8 +193,8 @@ def _lock_of_file(path: str, stand: RankPosition, about: AttachRank) -> Advice:
     elif ", held by rank " in stand.detail:
         holder = "rank " + stand.detail.rpartition(", held by rank ")[2]
         do = (
-            f"Let {holder} give up the lock of {what} before its next collective: it holds the lock"
-            f" in the call in which it waits for rank {stand.rank}."
+            f"Let {holder} give up the lock of {what} before its next collective: rank"
+            f" {stand.rank} needs the lock to come there."
         )
     return Advice(
         do,
