@@ -17,7 +17,10 @@ How to be sure
     Look for the missing rank, not for the ranks that report: the Flight Recorder shows each rank's
     last collective, and the rank that lags is at fault; a stack of it (py-spy dump, ncclkit attach)
     shows the line it is busy in. If all ranks have launched the collective, the network or a GPU is
-    stuck instead, and this is not the cause.
+    stuck instead, and this is not the cause. A GPU that an endless kernel holds launches the
+    collective and does not begin it: torch's default dumps call it "scheduled" on all ranks, so
+    that nothing in them tells the rank; those of TORCH_NCCL_ENABLE_TIMING=1 say "started" of the
+    others, and `ncclkit attach --kernels` names the kernel while the job hangs.
 
 What to do
     Preprocess before the job starts or on all ranks, keep the data position in the checkpoint,
