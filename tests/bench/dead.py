@@ -9,7 +9,7 @@ alone.  A cause counts where the first finding is one of those that the way list
 ranks at fault.  ``--keep`` keeps what they left in a folder for each way; ``--judge`` judges such folders again, and
 starts nothing; ``--source`` names the programs' folder, where the jobs ran elsewhere.
 
-OUT.json is written after each job.  After ``--seconds`` no job is begun that could not die in time, and those that still
+OUT.json is written after each job; of ``--judge`` it keeps where and when the jobs ran.  After ``--seconds`` no job is begun that could not die in time, and those that still
 live are ended: neither are counted, and both stand in ``not_begun`` and ``cut``.  ``--leave`` judges nothing: what ``--keep`` has is judged
 elsewhere, with ``--judge``.
 """
@@ -73,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.judge or options.keep or Path(temporary)
-        names = options.ways or ways(options.backend)
+        names = options.ways or (ways(options.backend) if options.judge is None else list(WAYS))
         bench = DeadBench(options, folder)
         if options.judge is None:
             with ThreadPoolExecutor(options.side_by_side) as pool:
@@ -98,13 +98,21 @@ class DeadBench:
         self.not_begun: list[str] = []
         self.cut: list[str] = []
         """Those that still lived when the time for the whole run was over."""
-        self.head = machine(options.backend) | {
-            "backend": options.backend,
-            "ranks": RANKS,
-            "side_by_side": options.side_by_side,
-            "timeout": options.timeout,
-        }
+        self.head = self._head_of_jobs()
         self._lock, self._judging = threading.Lock(), threading.Lock()
+
+    def _head_of_jobs(self) -> dict[str, Any]:
+        """Where and how the jobs ran: of a run whose jobs are judged again, as its OUT.json says."""
+        options = self.options
+        if options.judge is None:
+            chosen = {name: getattr(options, name) for name in ("backend", "side_by_side", "timeout")}
+            return machine(options.backend) | chosen | {"ranks": RANKS}
+        if options.out is None or not options.out.exists():
+            return {}
+        known: dict[str, Any] = json.loads(options.out.read_text())
+        self.not_begun, self.cut = known.get("not_begun", []), known.get("cut", [])
+        self.died = known.get("died_after", {})
+        return {name: value for name, value in known.items() if name not in summary([])}
 
     def run(self, name: str) -> None:
         """Let one job die, judge it, and write what is known."""
