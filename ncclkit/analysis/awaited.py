@@ -26,6 +26,7 @@ from ncclkit.analysis.wait_kinds import (
     NATIVE,
     PEERS,
     PIPE,
+    POOL,
     PROCESS,
     PYTHON,
     QUEUE,
@@ -51,6 +52,8 @@ Frame = Mapping[str, Any]
 DEBUGGERS = re.compile(r"(?:^|/)(?:pdb|bdb)\.py$|/IPython/(?:core|terminal)/debugger\.py|/pudb/")
 DEBUG_SERVERS = re.compile(r"/debugpy/|/_?pydevd")
 POLLED_LOCKS = re.compile(r"/filelock/|torch/utils/file_baton\.py$")
+FEEDER = "QueueFeederThread"
+"""The thread by which multiprocessing's queue is filled."""
 IDLE_WORKER = ("queues.py", "get")
 """File and function in which a worker of a loader waits for its rank."""
 IN_KERNEL = (
@@ -66,6 +69,8 @@ IN_KERNEL = (
 """What a process waits for, by the function of the kernel that it is in."""
 TAKES_VALUE_OF_GPU = re.compile(r"\.(?:item|cpu|tolist|numpy|nonzero)\(\)|\bsynchronize\(")
 """Calls in a line of a program that wait for the GPU, without a frame of Python."""
+QUOTED = 60
+"""Characters of a line of a program that is quoted."""
 DEEPER = 12
 """Frames of Python's library between the user's own line and the wait."""
 
@@ -94,7 +99,7 @@ def awaited(
         return Awaited(kind, "")
     if kind == WORKER:
         return Awaited(WORKER, _worker_words(about, rank_of_pid))
-    place = _Place(frames, about.wait, about.threads, rank_of_pid)
+    place = _Place(frames, about.wait, about.threads, rank_of_pid, about.program, about.pid)
     further = _of_thread(place, about) or _of_debugger(place) or _of_end(kind, place)
     if further is None:
         further = _of_kind(kind, place, about)
@@ -125,6 +130,9 @@ class _Place(NamedTuple):
     wait: Wait
     threads: Sequence[WaitingThread]
     rank_of_pid: Mapping[int, int]
+    program: Sequence[Mapping[str, Any]] = ()
+    """What the program says of its own lines, innermost first."""
+    pid: int | None = None
 
     def is_in(self, *functions: str, file: str) -> bool:
         """Whether one of these functions of a file of a library is among its innermost frames."""
@@ -162,6 +170,8 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
     """What a wait for a thread of its own is for."""
     if place.is_in("_shutdown", file="threading.py") and not any(map(is_own, place.frames)):
         return Awaited(ENDED, _threads_words(place) or "a thread that is not a daemon")
+    if place.is_in("get", "wait", file="pool.py"):
+        return Awaited(POOL, _pool_words(about, place.rank_of_pid))
     if place.is_in("join", file="threading.py"):
         return Awaited(THREAD, _threads_words(place))
     if place.is_in("result", file="_base.py"):
@@ -179,6 +189,23 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
     if alone and place.wait.get("polls") and _watches_nothing(place.wait):
         return Awaited(RESULT, "its event loop watches no connection, and it has no other thread")
     return None
+
+
+def _pool_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
+    """What the worker of a pool does that works, or that all workers that were seen are idle."""
+    workers = [child for child in about.children if _is_of_pool(child)]
+    for child in workers:
+        if not _is_idle_worker(child):
+            return _child_words(child, about, rank_of_pid)
+    if not workers:
+        return ""
+    shown = ", ".join(str(child.get("pid")) for child in workers)
+    return f"its workers are idle: process {shown}"
+
+
+def _is_of_pool(child: WaitingChild) -> bool:
+    frames = child.get("frames", [])
+    return any(str(frame.get("file")).endswith("multiprocessing/pool.py") for frame in frames)
 
 
 def _where_died(dead: Mapping[str, Any]) -> str:
@@ -203,7 +230,12 @@ def _threads_words(place: _Place, own_only: bool = False) -> str:
         known = list(place.threads)
     words = []
     for thread in known[:2]:
-        words.append(f"thread {thread.get('name')}{_stands_at(thread.get('frames', []))}")
+        name = str(thread.get("name"))
+        does = _stands_at(thread.get("frames", []))
+        # a child that has put something into a queue ends when that was read
+        if name.startswith(FEEDER):
+            does = ", which writes into a queue that is not read"
+        words.append(f"thread {name}{does}")
     more = len(known) - len(words)
     if more > 0:
         words.append(f"{more} more")
@@ -211,11 +243,15 @@ def _threads_words(place: _Place, own_only: bool = False) -> str:
 
 
 def _stands_at(frames: Sequence[Frame]) -> str:
-    """``, in recv at train.py:44``; empty without frames."""
+    """`` in `link.recv(1)` at train.py:44``; empty without frames."""
     own = own_frame(frames, innermost_first=True)
     if own is None or not is_own(own):
         return ""
-    return f" at {PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}"
+    text = str(own.get("text") or "")
+    where = _line_words(own)
+    if 0 < len(text) <= QUOTED:
+        return f" in `{text}`{where}"
+    return where
 
 
 # ---------------------------------------------------------------- descriptors
@@ -293,16 +329,19 @@ def _of_kind(kind: str, place: _Place, about: AttachRank) -> Awaited:
     """What is known of a wait that is for no descriptor, thread or debugger."""
     locks = place.wait.get("locks", [])
     if locks:
-        holder = _process_words(locks[0].get("holder", {}), place.rank_of_pid)
+        process = locks[0].get("holder", {})
         path = locks[0].get("path")
-        held = f"held by {holder}"
+        held = f"held by {_process_words(process, place.rank_of_pid)}"
+        # two descriptors of one file are two owners of its lock
+        if process.get("pid") == place.pid and place.pid:
+            held = "which it holds itself, by another descriptor of the file"
         if path:
             held = f"{path}, {held}"
         return Awaited(LOCK, held)
     if place.wait.get("signal"):
         return Awaited(SIGNAL, "")
     if place.goes_through(POLLED_LOCKS):
-        return Awaited(LOCK, "a lock file that is not removed")
+        return Awaited(LOCK, _polled_lock_words(place))
     if kind == LOCK:
         return Awaited(LOCK, _locked_path(place) or _lock_words(place, was_forked=False))
     if kind == PROCESS:
@@ -310,6 +349,19 @@ def _of_kind(kind: str, place: _Place, about: AttachRank) -> Awaited:
     if kind == TIMER:
         return Awaited(TIMER, _retried_words(about))
     return Awaited(kind, "")
+
+
+def _polled_lock_words(place: _Place) -> str:
+    """``/mnt/model.lock, a file that is not removed``; by the line where its path is not known."""
+    path = place.wait.get("lock_file")
+    if path:
+        return f"{path}, a lock file that is not removed"
+    text = ""
+    if place.program:
+        text = str(place.program[0].get("text") or "")
+    if text:
+        return f"the lock file of `{text}`, which is not removed"
+    return "a lock file that is not removed"
 
 
 def _locked_path(place: _Place) -> str:
@@ -321,16 +373,102 @@ def _locked_path(place: _Place) -> str:
 
 
 def _lock_words(place: _Place, was_forked: bool) -> str:
-    """Who could release a lock of threads."""
+    """Who could release a lock of threads, or of processes."""
+    own = _own_lines(place)
+    name = ""
+    if own:
+        name = str(own[0].get("takes") or "")
+    known = [_holder_words(place, own, name, was_forked)]
+    if name:
+        known.insert(0, f"`{name}`")
+    return ", ".join(filter(None, known))
+
+
+def _own_lines(place: _Place) -> Sequence[Mapping[str, Any]]:
+    """Its lines of the user's own code with the locks in them, innermost first."""
+    if place.program:
+        return place.program
+    found = []
+    for frame in place.frames:
+        if is_own(frame):
+            found.append(frame)
+    return found
+
+
+def _holder_words(
+    place: _Place, own: Sequence[Mapping[str, Any]], name: str, was_forked: bool
+) -> str:
+    """Who holds a lock, or what could release it."""
     if place.wait.get("futex") == "shared":
-        return "one that processes share"
+        return _sharers_words(place)
     if place.wait.get("futex") != "private" or not place.frames:
         return ""
-    if not place.threads:
-        if was_forked:
-            return "held since it was forked"
-        return "no other thread of it runs Python to release it"
-    return _threads_words(place, own_only=True)
+    holder = _thread_inside(place, own, name, was_forked)
+    if holder:
+        return holder
+    also = _taken_elsewhere(own, name)
+    if place.threads:
+        words = _threads_words(place, own_only=True)
+    elif was_forked:
+        words = "held since it was forked"
+    else:
+        words = "no other thread of it runs Python to release it"
+    return "; ".join(filter(None, (words, also)))
+
+
+def _sharers_words(place: _Place) -> str:
+    """What is known of the holder of a semaphore that processes share."""
+    shared = "one that processes share"
+    sharers = place.wait.get("sharers")
+    if sharers is None:
+        return shared
+    if sharers:
+        who = _any_of(sharers, place.rank_of_pid)
+        return f"{shared}, as {who} could hold it"
+    return f"{shared}, and no other living process has it: who took it has ended, or is the rank"
+
+
+def _thread_inside(
+    place: _Place, own: Sequence[Mapping[str, Any]], name: str, was_forked: bool
+) -> str:
+    """``thread writer is inside `with guard` at train.py:44``; "" where no stack shows one."""
+    if not name:
+        return ""
+    file = own[0].get("file")
+    for line in own[1:]:
+        held = line.get("holds", ())
+        if name in held and line.get("file") == file:
+            # a child of a fork has the stack of its parent
+            if was_forked:
+                return f"held since it was forked inside `with {name}`{_line_words(line)}"
+            return f"it is inside `with {name}` itself{_line_words(line)}"
+    for thread in place.threads:
+        frames = thread.get("frames", [])
+        for frame in frames:
+            held = frame.get("holds", ())
+            if name in held and frame.get("file") == file:
+                return f"thread {thread.get('name')} is inside `with {name}`{_line_words(frame)}"
+    return ""
+
+
+def _line_words(line: Mapping[str, Any]) -> str:
+    """`` at train.py:44``."""
+    path = PurePosixPath(str(line.get("file")))
+    number = line.get("line", "?")
+    return f" at {path.name}:{number}"
+
+
+def _taken_elsewhere(own: Sequence[Mapping[str, Any]], name: str) -> str:
+    """``its program takes it at train.py:12, too``: where whoever holds it may have taken it."""
+    if not name or not own[0].get("taken_at"):
+        return ""
+    path = PurePosixPath(str(own[0].get("file")))
+    file = path.name
+    places = []
+    for line in own[0]["taken_at"]:
+        places.append(f"{file}:{line}")
+    known = ", ".join(places)
+    return f"its program takes it at {known}, too"
 
 
 def _retried_words(about: AttachRank) -> str:
@@ -348,10 +486,11 @@ def _who_stopped(about: AttachRank) -> str:
     if tracer:
         name = tracer.get("name")
         return f"traced by process {tracer.get('pid')} `{name}`, which has to let it go"
+    more = "the kernel keeps no sender"
     terminal = about.wait.get("terminal")
     if terminal:
-        return f"in the background of {terminal}; `kill -CONT {about.pid}` lets it go on"
-    return f"`kill -CONT {about.pid}` lets it go on"
+        more = f"in the background of {terminal}"
+    return f"{more}; `kill -CONT {about.pid}` lets it go on"
 
 
 def _worker_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:

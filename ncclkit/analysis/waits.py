@@ -114,6 +114,9 @@ STORE_CALLS = {
     "rendezvous",
     "_create_c10d_store",
 }
+NAMELESS = re.compile(r"(?:^|\.)(?:<\w+>|__(?:enter|exit|call)__)$")
+"""Functions whose name does not tell what was called."""
+LONGER_LINE = 80
 LINE = 60
 """Characters of a line of a program that is quoted."""
 COLUMNS = 64
@@ -174,6 +177,17 @@ class RankPosition:
             self.waits_for in FOR_PEERS and not self.moved and not (self.waits_for == GPU and own)
         )
 
+    def is_inside_line_of(self, other: RankPosition) -> bool:
+        """Whether its stack goes through the line of the program at which another rank stands."""
+        line = own_frame(list(_frames(other)), innermost_first=True)
+        if line is None or not is_own(line):
+            return False
+        at = (line.get("file"), line.get("line"))
+        for frame in _frames(self):
+            if (frame.get("file"), frame.get("line")) == at:
+                return True
+        return False
+
     def activity(self, count: int = 1) -> str:
         """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``.
 
@@ -192,6 +206,9 @@ class RankPosition:
         if self.waits_for == ENDED:
             has = verb(range(count), "has", "have")
             return f"{has} ended the program ({self.detail} keeps the process)"
+        if self.waits_for == TIMER and self.detail:
+            # what is tried says more than the pause after each attempt
+            return f"{verb(range(count), 'tries', 'try')} {self.detail}{where}"
         if self.is_busy:
             return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{detail}{where}"
         if not self.waits_for:
@@ -271,7 +288,7 @@ def _position(
     return RankPosition(
         rank=rank,
         waits_for=waits_for,
-        call=_line(frames, program) if waits_for == GPU else call_within(frames),
+        call=_call_words(waits_for, frames, program),
         place=(
             f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}"
             if own is not None
@@ -341,6 +358,22 @@ def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
     if same:
         return float(last["t"] - first["t"])
     return 0.0
+
+
+def _call_words(
+    waits_for: str, frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]
+) -> str:
+    """The call that its own line makes; of a function without a name what it does there."""
+    call = call_within(frames)
+    if waits_for == GPU:
+        return _line(frames, program)
+    text = ""
+    if program:
+        text = str(program[0]["text"])
+    # what a lambda does, or what is entered, stands in the line
+    if NAMELESS.search(call) and 0 < len(text) <= LONGER_LINE:
+        return f"`{text}`"
+    return call
 
 
 def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:

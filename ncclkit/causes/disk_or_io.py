@@ -43,6 +43,7 @@ from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.steps import LEAST, measured_steps
 from ncclkit.analysis.wait_kinds import FILE
 from ncclkit.analysis.waits import others_wait, positions_of_case
+from ncclkit.causes._awaited_advice import advice_on_wait
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
@@ -214,6 +215,8 @@ def _in_storage_call(case: Case) -> Finding | None:
         )
     why = pick(slow.values(), waiting.values())
     advice = _advice(_local_folder(case))
+    if now:
+        advice = (*advice_on_wait(now[0]), *advice)
     return found(
         ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case)
     )

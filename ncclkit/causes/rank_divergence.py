@@ -30,8 +30,9 @@ Read more
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.branches import departure, places_of_calls, who_left
@@ -94,6 +95,7 @@ from ncclkit.analysis.waits import (
     positions_of_case,
     waiting_time_of_case,
 )
+from ncclkit.analysis.wait_kinds import PEERS, STORE
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import PRINT_CALLS, compare_calls
@@ -390,7 +392,59 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
     for rank in first_ranks:
         if rank in seen:
             lines.append(seen[rank].lines[-1])
-    return _finding(case, strength, say, [event, *lines], ranks_of(odd))
+    finding = _finding(case, strength, say, [event, *lines], ranks_of(odd))
+    told = _advice_on_branch(event, odd)
+    waits = {seen[rank].waits_for for rank in first_ranks if rank in seen}
+    others = {seen[rank].waits_for for rank in ranks_of(right) if rank in seen}
+    if waits == {STORE} and others == {PEERS}:
+        told = _advice_on_store(odd)
+    return replace(finding, advice=(*told, *finding.advice))
+
+
+def _advice_on_store(odd: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+    """What is to be done where one side waits for the store, and the others for a collective."""
+    call = str(odd[0]["value"])
+    who = name_ranks(ranks_of(odd[:1]))
+    return (
+        Advice(
+            f"See who should set what {who} waits for in {call}: the others have gone on to their"
+            " next collective. Set the key before that call, or let all ranks make this one.",
+            why="A key of the store that no rank sets is awaited until the timeout of the store.",
+            check="The rank passes that line in the next run.",
+            risk="None.",
+        ),
+    )
+
+
+def _advice_on_branch(event: Event, odd: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+    """What is to be changed at the line by which one side has left the common path."""
+    how = str(event.data.branch)
+    call = str(odd[0]["value"])
+    who = name_ranks(ranks_of(odd[:1]))
+    does = "make"
+    if len(odd[0]["ranks"]) == 1:
+        does = "makes"
+    if how.startswith("after the loop"):
+        do = (
+            f"Give all ranks the same number of passes through {how.removeprefix('after ')}: {who}"
+            f" left it earlier than the others, and waits in {call}. Cut or repeat the shards, or"
+            " let all ranks decide together when to leave."
+        )
+    elif how.startswith(("inside", "past")):
+        do = (
+            f"Let all ranks make the call {call}, or none: only {who} {does} it, {how}. Move what"
+            " all ranks have to do together out of that branch."
+        )
+    else:
+        return ()
+    return (
+        Advice(
+            do,
+            why="The n-th call of each rank is paired with the n-th call of all others.",
+            check="All ranks pass that line in the next run.",
+            risk="Work that one rank alone should do stays in the branch, without the collective.",
+        ),
+    )
 
 
 def _rank_elsewhere(case: Case) -> Finding | None:

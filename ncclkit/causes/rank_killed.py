@@ -51,9 +51,11 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
+from ncclkit.causes._gone_ranks import advice_on_gone, ended_in_words
 from ncclkit.core.case import Case
 from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import (
+    AttachRank,
     C10dTimeout,
     CudaOom,
     ElasticExit,
@@ -425,11 +427,17 @@ def _signal_number(end: Event) -> int:
     return abs(int(number or 9))
 
 
+def _gone(killed: dict[int, Event]) -> list[Event[AttachRank]]:
+    """Those ranks of a running job that have no process any more."""
+    return [event for event in killed.values() if isinstance(event.data, AttachRank)]
+
+
 def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":
-        say = f"{who_are(ranks, first.host)} has no process any more; "
+        ended = ended_in_words(case, [event.data.ended for event in _gone(killed)])
+        say = f"{who_are(ranks, first.host)} has no process any more{ended}; "
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of(FlightMissing), limit=5)
         return found(
@@ -439,7 +447,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
             why,
             ranks=ranks,
             hosts=name_hosts(killed.values()),
-            advice=_advice_on_sender(),
+            advice=(*advice_on_gone(case, ranks), *_advice_on_sender()),
         )
     number = _signal_number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")

@@ -375,7 +375,32 @@ def _pairs_in_dumps(case: Case) -> Finding | None:
         most.update(event.data.common)
     # a rank that waits with most of the others is not the odd one
     ranks = tuple(sorted(pair - most or pair))
-    return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
+    advice = (*_advice_on_pair(case, wrong[0]), *_advice())
+    return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=advice, next=None)
+
+
+def _advice_on_pair(case: Case, event: Event) -> tuple[Advice, ...]:
+    """Which call of a running job lacks its counterpart."""
+    if not event.data.live:
+        return ()
+    (rank,), (other,) = event.data.waiting, event.data.lacking
+    one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
+    # where both make the same call, it is their order that is wrong
+    if two.call == one.call:
+        return ()
+    if one.call == "send":
+        lacks = f"recv from rank {rank}"
+    else:
+        lacks = f"send to rank {rank}"
+    return (
+        Advice(
+            f"Let rank {other} call the {lacks}, or take the {one.call} at {one.place} out of the"
+            f" program of rank {rank}: the two have to stand in the same branch of both ranks.",
+            why="A send or a receive waits until the other rank makes its counterpart.",
+            check="Both ranks pass these lines in the next run.",
+            risk="None.",
+        ),
+    )
 
 
 def _unmatched_now(case: Case, event: Event) -> str:
@@ -393,6 +418,8 @@ def _unmatched_now(case: Case, event: Event) -> str:
         f"Rank {rank} waits in {one.call} {wants} rank {other} at"
         f" {one.place}{branch}{waiting_time_of_case(case)}; "
     )
+    if two.call == one.call:
+        return f"{say}rank {other} waits in {two.call} at {two.place}, too: neither calls {lacks}."
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
@@ -457,7 +484,8 @@ def _last_calls(case: Case) -> Finding | None:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Issue the sends and receives that belong together in one batch.",
+            "Issue the sends and receives that belong together in one batch, or let one of two"
+            " ranks send first where the other receives first.",
             code=(
                 "ops = [dist.P2POp(dist.isend, out, nxt), dist.P2POp(dist.irecv, inp, prv)]\n"
                 "for work in dist.batch_isend_irecv(ops):\n    work.wait()"

@@ -17,7 +17,10 @@ How to be sure
     Look for the missing rank, not for the ranks that report: the Flight Recorder shows each rank's
     last collective, and the rank that lags is at fault; a stack of it (py-spy dump, ncclkit attach)
     shows the line it is busy in. If all ranks have launched the collective, the network or a GPU is
-    stuck instead, and this is not the cause.
+    stuck instead, and this is not the cause. A GPU that an endless kernel holds launches the
+    collective and does not begin it: torch's default dumps call it "scheduled" on all ranks, so
+    that nothing in them tells the rank; those of TORCH_NCCL_ENABLE_TIMING=1 say "started" of the
+    others, and `ncclkit attach --kernels` names the kernel while the job hangs.
 
 What to do
     Preprocess before the job starts or on all ranks, keep the data position in the checkpoint,
@@ -86,7 +89,14 @@ from ncclkit.analysis.rank_states import (
     timeout_of,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, measured_steps
-from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
+from ncclkit.analysis.waits import (
+    UNCONNECTED,
+    RankPosition,
+    inside,
+    positions_of_case,
+    waiting_time_of_case,
+)
+from ncclkit.causes._awaited_advice import REMEDIES_OF_WAITS, advice_on_wait
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._resuming import advice_for_loader, keep_position
@@ -751,7 +761,7 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     seen = [positions[rank] for rank in ranks]
     more = ""
     if seen[0].condition:
-        more = f", {inside(seen[0].condition)}"
+        more = f", {inside(seen[0].condition)},"
     at_work = any(stand.moved for stand in seen)
     # a rank that moves may come by itself
     moves = ""
@@ -765,32 +775,57 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     for rank in inside_it:
         if rank not in late:
             waiting.append(rank)
-    stands = []
-    for rank in waiting:
-        if rank in positions:
-            stands.append(positions[rank])
-    calls = {(stand.call, stand.place) for stand in stands}
-    call = "the calls of the others"
-    if len(calls) == 1:
-        call = "{} at {}".format(*min(calls))
-    if gap.data.seq is not None:
-        call = f"collective {gap.data.seq} ({gap.data.op})"
-    not_yet = f"has not entered {call}"
+    stands = list(filter(None, map(positions.get, waiting)))
+    not_yet = f"has not {_call_not_made(seen, stands, gap)}"
     if gap.kind == "flight.stuck":
         not_yet = (
-            f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
+            f"has launched {_counted_call(gap) or 'the calls of the others'}, which its GPU has not"
+            " begun: an earlier kernel does not end"
         )
     say = (
-        f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
+        f"{who_are(ranks)} {seen[0].activity(len(seen))}{moves}{more} and {not_yet};"
         f" {name_ranks(waiting)} "
     )
     say += _how_others_wait(case, waiting, at_work)
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
-    advice = _advice(case, ranks, seen[0].place)
+    told = advice_on_wait(seen[0])
+    advice = (*told, *_advice(case, ranks, seen[0].place))
     decides = None
-    if strength != "proven":
+    # a look at what the rank waits for tells more than the same job with dumps
+    if strength == "likely" or (strength == "possible" and not told):
         decides = experiment(case)
     return found(ID, strength, say, why, ranks=ranks, advice=advice, next=decides)
+
+
+def _counted_call(gap: Event) -> str:
+    """``collective 4 (all_reduce)``; "" of a running job, whose calls have no number."""
+    if gap.data.seq is None:
+        return ""
+    return f"collective {gap.data.seq} ({gap.data.op})"
+
+
+def _call_not_made(late: Sequence[RankPosition], others: Sequence[RankPosition], gap: Event) -> str:
+    """``entered all_reduce at train.py:33``, in which the others wait.
+
+    A rank may stand inside the very call in which they do, as in a backward pass: then it is what
+    that call does on its way that it has not come to.
+    """
+    counted = _counted_call(gap)
+    if counted:
+        return f"entered {counted}"
+    calls = {(stand.call, stand.place) for stand in others}
+    if len(calls) != 1:
+        return "entered the calls of the others"
+    call, place_of_call = min(calls)
+    if all(stand.detail == UNCONNECTED for stand in late):
+        return "joined the others there"
+    is_inside = all(stand.is_inside_line_of(others[0]) for stand in late)
+    # ``broadcast in Trainer.fit`` is a step of it that the rank has not come to
+    if not is_inside or " in " in call:
+        return f"entered {call} at {place_of_call}"
+    if (late[0].call, late[0].place) == (call, place_of_call):
+        return "reached the collective inside it"
+    return f"reached the collective inside {call} at {place_of_call}"
 
 
 def _how_others_wait(case: Case, waiting: Sequence[int], at_work: bool) -> str:
@@ -1191,6 +1226,7 @@ REMEDIES = (
         "",
     ),
     advice_for_loader("", why=""),
+    *REMEDIES_OF_WAITS,
     _attach_advice((), ()),
     ASK_JSON,
 )

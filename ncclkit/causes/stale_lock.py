@@ -48,12 +48,13 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
+from ncclkit.analysis.waits import RankPosition, others_wait, positions_of_case
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
-from ncclkit.core.text import format_age
+from ncclkit.core.text import format_age, verb
 
 ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
@@ -152,10 +153,27 @@ def _waits_for_lock(case: Case) -> Finding | None:
         limit=5,
     )
     hosts = name_hosts(waits)
-    advice = _advice(path)
     say += ": the lock file is probably left over."
+    if ranks and ranks[0] in positions_of_case(case):
+        stand = positions_of_case(case)[ranks[0]]
+        say = _live_words(case, stand, ranks)
+        path = path or str(stand.lines[0].data.wait.get("lock_file") or "")
+    advice = _advice(path)
     return found(
         ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case)
+    )
+
+
+def _live_words(case: Case, stand: RankPosition, ranks: tuple[int, ...]) -> str:
+    """The sentence on ranks of a running job, with what is known of the file."""
+    others = others_wait(case, ranks)
+    end = "."
+    if others:
+        end = f"; {others}."
+    return (
+        f"{who_are(ranks)} {verb(ranks, 'waits', 'wait')} for the lock of a C++ extension"
+        f" ({stand.detail}) in {stand.call} at {stand.place}, and no process in this evidence"
+        f" compiles one: the lock file is probably left over{end}"
     )
 
 

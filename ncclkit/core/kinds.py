@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
-from ncclkit.core.live_waits import DeadThread, Wait, WaitingChild, WaitingThread
+from ncclkit.core.live_waits import DeadThread, EndedRank, Wait, WaitingChild, WaitingThread
 
 KINDS: dict[str, type[Fields]] = {}
 """kind → the class of its fields."""
@@ -1721,6 +1721,8 @@ class AttachRank(Fields, frozen=True):
     """no process any more"""
     exitcode: int | None = None
     """0 where its launcher shows that; else None"""
+    ended: EndedRank = {}
+    """{`pid`, `status` or `signal`, `error`, `oom_kills`}: what shows how one that is gone ended"""
 
 
 class DebugAbsent(Fields, frozen=True):

@@ -11,6 +11,14 @@ class WaitFrame(TypedDict, total=False):
     func: str
     file: str
     line: int
+    text: str
+    """What stands in the line."""
+    takes: str
+    """The lock that the line takes, as the program names it."""
+    taken_at: list[int]
+    """Other lines of the file that take one of that name."""
+    holds: list[str]
+    """The locks of ``with`` around the line."""
 
 
 class NamedProcess(TypedDict, total=False):
@@ -57,6 +65,10 @@ class Wait(TypedDict, total=False):
     locks: list[FileLock]
     futex: str
     """``private``: only a thread of the same process can end this wait; else ``shared``."""
+    sharers: list[NamedProcess]
+    """Other processes that have a semaphore that processes share; absent where it is none."""
+    lock_file: str
+    """The path of a lock file that its program looks at again and again."""
     child: list[NamedProcess]
     """The children, one of which has to end."""
     signal: bool
@@ -90,3 +102,16 @@ class DeadThread(TypedDict, total=False):
     file: str
     line: int
     func: str
+
+
+class EndedRank(TypedDict, total=False):
+    """What still shows how a rank ended whose process is gone; absent is what nothing shows."""
+
+    pid: int
+    status: int
+    """The exit status of the one process beside the others that nobody has collected."""
+    signal: int
+    error: str
+    """The last exception that it printed where the others print, too."""
+    oom_kills: int
+    """Processes that the kernel has killed for memory in the control group of the others."""

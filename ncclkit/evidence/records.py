@@ -20,7 +20,7 @@ from ncclkit.agent.digits import is_whole, whole_numbers
 from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.kinds import KINDS, known_fields
-from ncclkit.core.live_waits import DeadThread, Wait, WaitingChild, WaitingThread
+from ncclkit.core.live_waits import DeadThread, EndedRank, Wait, WaitingChild, WaitingThread
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
@@ -338,6 +338,8 @@ class LiveHost:
     expected: list[int]
     ranks: dict[str, LiveRank]
     links: LiveLinks = field(default_factory=LiveLinks)
+    ended: dict[str, EndedRank] = field(default_factory=dict)
+    """What shows how ranks ended that are no more."""
 
 
 MOST_ON_HOST = 1024
@@ -391,6 +393,7 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         data = msgspec.to_builtins(LiveRank(0, [])) | {
             "gone": True,
             "exitcode": 0 if elastic else None,
+            "ended": found.ended.get(str(absent), {}),
         }
         text = f"rank {absent} has no process on {found.host} any more"
         text += (

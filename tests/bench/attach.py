@@ -7,7 +7,8 @@
 Each job runs without a variable of ours: three ranks over gloo, or over NCCL one on each of two GPUs.  A cause counts
 where the first finding is one of those that the way lists; a rank where it names exactly those at fault.
 With ``--side-by-side`` so many jobs of one user run at once, and attach is given one process of one of them;
-``beside`` counts the others that hung then.  OUT.json is written after each job.  Bar: the right cause in at least 12
+``beside`` counts the others that hung then.  OUT.json is written after each job; ways that were not begun within
+``--seconds`` stand in ``not_begun``.  Bar: the right cause in at least 12
 of 15, with ``--dump`` over NCCL 14 of 15; the right rank wherever single ones are at fault, no wrong finding at
 `proven`, nothing of another job in any output, and ranks that go on.
 
@@ -56,12 +57,17 @@ from tests.live.hangs import PATIENCE, RANKS, WAYS, start, ways  # noqa: E402
 Job = dict[int, "subprocess.Popen[str]"]
 
 
+class NotBegun(Exception):
+    """The time for the whole run was over."""
+
+
 class Bench:
     """All ways, so many jobs at a time; `rows` grow as they come."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.until = options, time.monotonic() + options.seconds
         self.rows: dict[str, dict[str, Any]] = {}
+        self.not_begun: list[str] = []
         self._hung: dict[str, Job] = {}
         self._begun = 0
         self._lock = threading.Condition()
@@ -76,6 +82,11 @@ class Bench:
     def _keep(self, name: str, write: Callable[[], object], future: Future[dict[str, Any]]) -> None:
         row = {"way": name, "framework": WAYS[name].framework, "cause": False, "rank": False}
         error = future.exception()
+        if isinstance(error, NotBegun):
+            with self._lock:
+                self.not_begun.append(name)
+                write()
+            return
         row |= (
             future.result()
             if error is None
@@ -88,7 +99,7 @@ class Bench:
 
     def _one(self, name: str) -> dict[str, Any]:
         if time.monotonic() > self.until:
-            raise TimeoutError(f"not begun within {self.options.seconds:g} s")
+            raise NotBegun
         options, begun = self.options, time.monotonic()
         with self._lock:
             self._begun += 1
@@ -374,7 +385,8 @@ def main() -> int:
 
     def result() -> dict[str, Any]:
         known = kept | bench.rows
-        return head | summary([known[name] for name in WAYS if name in known])
+        more = {"not_begun": bench.not_begun}
+        return head | more | summary([known[name] for name in WAYS if name in known])
 
     def write() -> None:
         if options.out:

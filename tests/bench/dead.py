@@ -1,13 +1,17 @@
 """Dead jobs that nobody prepared: the ways to hang of `tests.live.hangs`, judged by what they leave behind.
 
     python tests/bench/dead.py [--keep DIR] [--judge DIR] [--out OUT.json] [--side-by-side N]
-                               [--backend nccl] [WAY ...]
+                               [--backend nccl] [--timeout N] [--seconds N] [--leave] [WAY ...]
 
 Each job is two ranks under torchrun, over gloo or on two GPUs (``--backend nccl``), with a short timeout: it dies of
 its hang, and leaves torchrun's log and the Flight Recorder's dumps of its ranks.  Both are judged together, and the log
 alone.  A cause counts where the first finding is one of those that the way lists; a culprit where it names exactly the
 ranks at fault.  ``--keep`` keeps what they left in a folder for each way; ``--judge`` judges such folders again, and
 starts nothing; ``--source`` names the programs' folder, where the jobs ran elsewhere.
+
+OUT.json is written after each job; of ``--judge`` it keeps where and when the jobs ran.  After ``--seconds`` no job is begun that could not die in time, and those that still
+live are ended: neither are counted, and both stand in ``not_begun`` and ``cut``.  ``--leave`` judges nothing: what ``--keep`` has is judged
+elsewhere, with ``--judge``.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +38,7 @@ from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.evidence.logs import fill  # noqa: E402
 from ncclkit.evidence.programs import add_program_lines  # noqa: E402
+from tests.bench.attach import machine  # noqa: E402
 from tests.live.hangs import FORBIDDEN, WAYS, ways  # noqa: E402
 
 RANKS = 2
@@ -39,6 +46,10 @@ TIMEOUT = 20.0
 """Seconds for which a call waits."""
 DEADLINE = 240.0
 """Seconds in which a job has to die."""
+LEAST = 25.0
+"""Seconds that a job takes beside its timeout: to start, to write its dumps, and to end."""
+SHUTDOWN = 15.0
+"""Seconds in which a launcher has to end its ranks."""
 PROGRAM = Path(__file__).parents[1] / "live" / "dying.py"
 LOG = "job.log"
 DUMP_FILES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
@@ -56,28 +67,104 @@ def main() -> int:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="of a call, in seconds")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="for the whole run")
+    parser.add_argument("--leave", action="store_true", help="judge nothing now")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.judge or options.keep or Path(temporary)
-        names = options.ways or ways(options.backend)
+        names = options.ways or (ways(options.backend) if options.judge is None else list(WAYS))
+        bench = DeadBench(options, folder)
         if options.judge is None:
             with ThreadPoolExecutor(options.side_by_side) as pool:
-                list(pool.map(lambda name: let_die(name, folder / name, options.backend), names))
-        left = [name for name in names if (folder / name / LOG).exists()]
-        rows = [judged_row(name, folder / name, options.source) for name in left]
-    result = summary(rows)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+                list(pool.map(bench.run, names))
+        else:
+            for name in names:
+                bench.judge(name)
+    result = bench.result()
     print_table(result)
     return int(result["wrong_proven"] > 0)
 
 
-def let_die(name: str, place: Path, backend: str) -> None:
-    """Start a job, wait until it is dead, and keep its log and its dumps."""
+class DeadBench:
+    """All jobs, so many at a time; what is known is written after each."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.until = time.monotonic() + options.seconds
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.died: dict[str, float] = {}
+        """Seconds until each job was over."""
+        self.not_begun: list[str] = []
+        self.cut: list[str] = []
+        """Those that still lived when the time for the whole run was over."""
+        self.head = self._head_of_jobs()
+        self._lock, self._judging = threading.Lock(), threading.Lock()
+
+    def _head_of_jobs(self) -> dict[str, Any]:
+        """Where and how the jobs ran: of a run whose jobs are judged again, as its OUT.json says."""
+        options = self.options
+        if options.judge is None:
+            chosen = {name: getattr(options, name) for name in ("backend", "side_by_side", "timeout")}
+            return machine(options.backend) | chosen | {"ranks": RANKS}
+        if options.out is None or not options.out.exists():
+            return {}
+        known: dict[str, Any] = json.loads(options.out.read_text())
+        self.not_begun, self.cut = known.get("not_begun", []), known.get("cut", [])
+        self.died = known.get("died_after", {})
+        return {name: value for name, value in known.items() if name not in summary([])}
+
+    def run(self, name: str) -> None:
+        """Let one job die, judge it, and write what is known."""
+        begun = time.monotonic()
+        left = self.until - begun
+        if left < self.options.timeout + LEAST:
+            self.not_begun.append(name)
+            return
+        died = let_die(name, self.folder / name, self.options, min(DEADLINE, left - SHUTDOWN))
+        with self._lock:
+            self.died[name] = round(time.monotonic() - begun, 1)
+        # what was ended as the run's time was over is no job that died of its hang
+        if not died and left - SHUTDOWN < DEADLINE:
+            self.cut.append(name)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.write()
+        elif self.options.leave:
+            self.write()
+        else:
+            self.judge(name)
+
+    def judge(self, name: str) -> None:
+        """Judge what one job has left, if anything, and write what is known."""
+        place = self.folder / name
+        if not (place / LOG).exists():
+            return
+        with self._judging:
+            row = judged_row(name, place, self.options.source)
+        with self._lock:
+            self.rows[name] = row
+        self.write()
+
+    def result(self) -> dict[str, Any]:
+        """The rows in the order of the ways, and how much of them is right."""
+        rows = [self.rows[name] for name in WAYS if name in self.rows]
+        more = {"not_begun": self.not_begun, "cut": self.cut, "died_after": self.died}
+        return self.head | more | summary(rows)
+
+    def write(self) -> None:
+        """Write what is known where it was asked for."""
+        if self.options.out:
+            with self._lock:
+                self.options.out.write_text(json.dumps(self.result(), indent=1) + "\n")
+
+
+def let_die(name: str, place: Path, options: argparse.Namespace, patience: float) -> bool:
+    """Start a job, wait until it is dead, and keep its log and its dumps; False where it had to be ended."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
+    backend = options.backend
     clean = {key: value for key, value in os.environ.items() if key in FORBIDDEN or not key.startswith(CLEAN)}
-    common = {"HANGS_BACKEND": backend, "HANGS_TIMEOUT": str(TIMEOUT), "OMP_NUM_THREADS": "1"}
+    common = {"HANGS_BACKEND": backend, "HANGS_TIMEOUT": str(options.timeout), "OMP_NUM_THREADS": "1"}
     if backend == "gloo":
         common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
@@ -86,6 +173,7 @@ def let_die(name: str, place: Path, backend: str) -> None:
         if backend == "nccl":  # jobs side by side would write over each other's in /tmp
             dumps.mkdir()
             common |= dict.fromkeys(DUMP_FILES, str(dumps / "nccl_trace_rank_"))
+            common["NCCL_NVLS_ENABLE"] = "0"
         job = subprocess.Popen(
             [*command, str(PROGRAM), name],
             env={**clean, **common, "HANGS": folder},
@@ -94,17 +182,25 @@ def let_die(name: str, place: Path, backend: str) -> None:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        try:
-            job.wait(DEADLINE)
-        except subprocess.TimeoutExpired:  # as a person or a scheduler would end it
-            job.send_signal(signal.SIGTERM)
-            try:
-                job.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.wait()
+        died = end_in_time(job, patience)
         if dumps.exists():
             shutil.copytree(dumps, place / "dumps", ignore=shutil.ignore_patterns(".*"))
+    return died
+
+
+def end_in_time(job: subprocess.Popen[bytes], patience: float) -> bool:
+    """Wait until a job is dead; after so many seconds it is ended as a person would, which returns False."""
+    try:
+        job.wait(max(1.0, patience))
+        return True
+    except subprocess.TimeoutExpired:
+        job.send_signal(signal.SIGTERM)
+    try:
+        job.wait(SHUTDOWN)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    return False
 
 
 def judged_row(name: str, place: Path, source: str) -> dict[str, Any]:

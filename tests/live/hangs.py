@@ -159,7 +159,7 @@ def start(
     clean = {key: value for key, value in os.environ.items() if key in FORBIDDEN or not key.startswith(ours)}
     with tempfile.TemporaryDirectory() as folder:
         common |= {"HANGS": folder, "HANGS_BACKEND": backend, "OMP_NUM_THREADS": "1", **more}
-        common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {}
+        common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {"NCCL_NVLS_ENABLE": "0"}
         with open(os.path.join(folder, "output"), "w") as out:
             job = {
                 rank: subprocess.Popen(

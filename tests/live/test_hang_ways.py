@@ -14,8 +14,13 @@ from tests.live import hangs, healthy
 
 FURTHER = {
     "full_pipe": "Rank 1 waits for a pipe (its output is not read by process ",
-    "thread_left": "Rank 1 has ended the program (thread uploader at more_hangs.py:",
-    "forked_lock": ": held since it was forked)",
+    "thread_left": "Rank 1 has ended the program (thread uploader in `link.recv(1)` at more_hangs.py:",
+    "forked_lock": ": `GUARD`, held since it was forked; its program takes it at more_hangs.py:",
+    "forked_child": ": `GUARD`, held since it was forked inside `with GUARD` at more_hangs.py:",
+    "semaphore_of_dead": "(`guard`, one that processes share, and no other living process has it: ",
+    "soft_lock": "/model.lock, a lock file that is not removed)",
+    "pool_worker_killed": "waits for a result of its pool (its workers are idle: process ",
+    "stopped": " and has not reached the collective inside it; ",
     "producer_died": " of ValueError: no such shard)",
     "lock_of_peer": "dataset.lock, held by rank 0)",
 }

@@ -20,7 +20,7 @@ import pytest
 from ncclkit.agent.monitor import attach as collect
 from ncclkit.agent.monitor import crowding, snapshots
 from ncclkit.agent.monitor.family import dead_threads, main_frames, other_threads
-from ncclkit.agent.monitor.program import source_line
+from ncclkit.agent.monitor.program import locks_at, source_line
 from ncclkit.agent.monitor.waits_on import Waits
 from ncclkit.agent.run import processes
 from ncclkit.live.attach import AttachOptions
@@ -141,6 +141,101 @@ def test_a_lock_of_threads_is_private_and_one_of_processes_is_not() -> None:
             assert once(waits_of(child), "futex")["futex"] == wanted
 
 
+SEMAPHORE = """
+import multiprocessing as m, sys, time
+context = m.get_context("fork")
+guard = context.Lock()
+guard.acquire()
+child = context.Process(target=time.sleep, args=(float(sys.argv[1]),))
+child.start()
+if sys.argv[1] == "0":
+    child.join()
+print(child.pid, flush=True)
+guard.acquire()
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "60"])
+def test_who_else_has_a_semaphore_of_processes_is_told(seconds: str) -> None:
+    """Beside a child that has it one that has ended: then nobody else can give it back."""
+    with program(SEMAPHORE, seconds, stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout is not None
+        other = int(child.stdout.readline())
+        found = once(waits_of(child), "futex")
+        os.killpg(child.pid, signal.SIGKILL)
+    assert [one["pid"] for one in found["sharers"]] == [other] * (seconds == "60")
+
+
+LOCKS = """GUARD = threading.Lock()
+def main():
+    GUARD.acquire()
+    with GUARD:
+        step()
+def other(self):
+    with torch.no_grad(), self._lock, open(path) as file:
+        work()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "takes", "taken_at", "holds"),
+    [
+        (3, "GUARD", [4], []),
+        (4, "GUARD", [3], []),
+        (5, "", [], ["GUARD"]),
+        (7, "self._lock", [], []),
+        (8, "", [], ["self._lock"]),
+        (1, "", [], []),
+    ],
+)
+def test_the_locks_of_a_line_are_those_with_a_name(line: int, takes: str, taken_at: list[int], holds: list[str]) -> None:
+    """A ``with`` on what is made in place, as on a file, is no lock that another line could take."""
+    assert locks_at(LOCKS, line) == {"takes": takes, "taken_at": taken_at, "holds": holds}
+
+
+def test_what_a_lambda_does_is_told_by_its_body() -> None:
+    source = {"a.py": "late(rank, lambda: open(path, 'w'))\nlate(lambda: 1, lambda: 2)\n"}
+    assert source_line(source, "a.py", 1, "main.<locals>.<lambda>")["text"] == "open(path, 'w')"
+    assert source_line(source, "a.py", 1, "main")["text"].startswith("late(")
+    assert source_line(source, "a.py", 2, "<lambda>")["text"].startswith("late(")
+
+
+POLLS = """Thread 7 (idle): "MainThread"
+    BaseFileLock._poll_until_acquired (/usr/lib/python3.11/site-packages/filelock/_api.py:1177)
+        Arguments:
+            self: <SoftFileLock at 0x7f72>
+        Locals:
+            lock_filename: "{}"
+    download (/app/train.py:6)
+        Locals:
+            lock_filename: "/home/me/other"
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "path"),
+    [
+        ("/mnt/model.lock", "/mnt/model.lock"),
+        ("/mnt/a-long-name...", ""),
+        ('/mnt/it\\"s', ""),
+        ("model.lock", ""),
+    ],
+)
+def test_a_polled_lock_is_named_where_its_whole_path_is_known(shown: str, path: str) -> None:
+    """A text that was cut, or that py-spy spells otherwise, is none; nor is a variable of the user's own."""
+    assert snapshots.lock_polled(POLLS.format(shown)) == path
+
+
+def test_the_lock_of_an_extension_lies_in_its_folder() -> None:
+    said = (
+        "    FileBaton.wait (/env/torch/utils/file_baton.py:40)\n"
+        "    _jit_compile (/env/torch/utils/cpp_extension.py:2200)\n        Arguments:\n"
+        '            build_directory: "/root/.cache/torch_extensions/ext"\n'
+    )
+    assert snapshots.lock_polled(said) == "/root/.cache/torch_extensions/ext/lock"
+    assert snapshots.lock_polled(said.replace("_jit_compile", "load")) == ""
+
+
 PY_SPY = '''Process 7: python train.py
 Thread 7 (idle): "MainThread"
     join (threading.py:1112)
@@ -155,6 +250,13 @@ Thread 8 (idle): "uploader"
 def test_threads_are_told_the_users_own_first() -> None:
     assert [thread["name"] for thread in other_threads(PY_SPY)] == ["uploader", "pin"]
     assert [frame["func"] for frame in main_frames(PY_SPY)] == ["join", "fit"]
+
+
+def test_of_a_process_that_a_thread_forked_that_thread_is_the_main_one() -> None:
+    forked = PY_SPY.replace('Thread 7 (idle): "MainThread"', 'Thread 7 (idle): "Thread-1"')
+    assert [frame["func"] for frame in main_frames(forked, 7)] == ["join", "fit"]
+    assert [thread["name"] for thread in other_threads(forked, 7)] == ["uploader", "pin"]
+    assert main_frames(forked) == []
 
 
 def test_a_thread_that_died_is_told_with_its_place() -> None:
@@ -176,11 +278,15 @@ while True:
         time.sleep(1)
 for batch in data:
     step(batch)
+while not done():
+    pass
+while row := next(rows):
+    work(row)
 """
 
 
 @pytest.mark.parametrize(
-    ("line", "retries"), [(2, "while not os.path.exists(path)"), (7, "connect(address)"), (9, ""), (1, "")]
+    ("line", "retries"), [(2, "while not os.path.exists(path)"), (7, "connect(address)"), (9, ""), (10, "while not done()"), (12, "")]
 )
 def test_a_loop_that_tries_again_is_told_by_its_source(line: int, retries: str) -> None:
     assert source_line({"a.py": SOURCE}, "a.py", line)["retries"] == retries

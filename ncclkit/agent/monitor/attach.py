@@ -20,6 +20,7 @@ from .. import redact, wire
 from ..commands import GRACE, LARGEST, TOO_LONG, run_bounded
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
+from .ended import how_ended
 from .kernels import Kernels
 from .links import Links
 from .snapshots import Snapshots, expected_ranks, python_stack
@@ -171,9 +172,13 @@ def _write_ranks(file, ranks, taken, gpus, until, rows, lost):
     """
     quiet = utilization.seconds_without_traffic(ranks.values())
     problems = []
+    errors = {}  # type: dict[str, str]
     for rank, pid in ranks.items():
         if processes.is_alive(pid):
-            row, problem = taken.row(rank, until)
+            told, problem = taken.row(rank, until)
+            # what ranks print to one file tells of those that have ended
+            row = {name: value for name, value in told.items() if name != "errors"}
+            errors.update(told.get("errors") or {})
             rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
             problems += [problem] if problem else []
         elif str(rank) in rows:
@@ -183,6 +188,8 @@ def _write_ranks(file, ranks, taken, gpus, until, rows, lost):
             )
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     report = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
+    absent = [rank for rank in due if str(rank) not in rows]
+    report["ended"] = how_ended(absent, ranks, errors)
     processes.write_whole(file, json.dumps({**report, "links": lost}))
     return problems
 

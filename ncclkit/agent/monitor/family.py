@@ -11,6 +11,7 @@ from .. import redact
 from ..digits import whole_number
 from ..run import processes
 from .crowding import crowding_here
+from .program import with_program
 from .waits_on import Waits
 
 THREAD = re.compile(r'^Thread (?P<number>\S+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -27,7 +28,15 @@ TRACEBACK_LINES = 200
 """Lines of the traceback of a thread that are read."""
 
 
-def other_threads(text):
+def _is_main(head, pid):
+    """Whether a line of py-spy begins the main thread.
+
+    Of a process that a thread forked that is the thread with the number of the process.
+    """
+    return head["name"] in (None, "MainThread") or head["number"] == str(pid)
+
+
+def other_threads(text, pid=0):
     """[{name, frames}] of all threads but the main one in what py-spy prints.
 
     Threads in the user's own code come first.
@@ -38,7 +47,7 @@ def other_threads(text):
         head = THREAD.match(line)
         if head:
             frames = []
-            if head["name"] not in (None, "MainThread"):
+            if not _is_main(head, pid):
                 found.append({"name": redact.text(head["name"])[:80], "frames": frames})
         else:
             frame = FRAME.match(line)
@@ -112,18 +121,18 @@ class Family:
         left = min(until, time.monotonic() + CHILD_SECONDS * crowding_here())
         if processes.runs_python(pid) and left > time.monotonic() + 0.5:
             text = self.read_stack(pid, left)
-        frames = main_frames(text)
+        frames = main_frames(text, pid)
         return {
             **self.waits.process_named(pid),
             "state": processes.process_state(pid),
             "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
             "frames": frames,
-            "threads": other_threads(text),
+            "threads": other_threads(text, pid),
             "wait": self.waits.wait_of(pid),
         }
 
 
-def main_frames(text):
+def main_frames(text, pid=0):
     """The frames of the main thread in what py-spy prints, innermost first."""
     frames = []  # type: list[dict[str, object]]
     is_main = False
@@ -132,11 +141,38 @@ def main_frames(text):
         if head:
             if is_main and frames:
                 break
-            is_main = head["name"] in (None, "MainThread")
+            is_main = _is_main(head, pid)
         frame = FRAME.match(line)
         if frame and is_main and len(frames) < MOST_FRAMES:
             frames.append(_frame_row(frame))
     return frames
+
+
+def all_frames(row):
+    """The frames of the other threads of a rank, of its children and of their threads."""
+    for thread in row.get("threads", ()):
+        yield thread["frames"]
+    for child in row.get("children", ()):
+        yield child["frames"]
+        for thread in child["threads"]:
+            yield thread["frames"]
+
+
+def with_programs(row, texts):
+    """{threads, children} of a rank, with what its program says of the locks in their lines."""
+    children = []
+    for child in row.get("children", ()):
+        frames = with_program(texts, child["frames"])
+        threads = _threads_with_program(texts, child["threads"])
+        children.append({**child, "frames": frames, "threads": threads})
+    return {"threads": _threads_with_program(texts, row.get("threads", ())), "children": children}
+
+
+def _threads_with_program(texts, threads):
+    found = []
+    for thread in threads:
+        found.append({**thread, "frames": with_program(texts, thread["frames"])})
+    return found
 
 
 def _awaited_children(pid):

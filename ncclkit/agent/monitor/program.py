@@ -16,9 +16,13 @@ BY_RANK = re.compile(
     r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE
 )
 """Conditions that are true on some ranks only."""
+IDLES = re.compile(r"(?:\w+\.)?sleep\(")
+"""A statement of a loop that only waits."""
 OWN, FILES, BRANCHES = 12, 4, 100
 """Own lines of a stack, source files of a rank whose branches are read, and branches of each, at
 most."""
+TAKEN_AT = 4
+"""Lines that take a lock, or locks around a line, at most."""
 
 
 def own_files(frames):
@@ -88,9 +92,9 @@ def source_line(texts, path, line, func="", called=()):
         for node in around
         if isinstance(node, (ast.For, ast.While))
     ]
-    text = ""
-    if line <= source.count("\n") + 1:
-        text = source.splitlines()[line - 1].strip()
+    text = text_of_line(source, line)
+    if func.endswith("<lambda>"):
+        text = _body_of_lambda(around) or text
     return {
         "file": path,
         "line": line,
@@ -101,7 +105,97 @@ def source_line(texts, path, line, func="", called=()):
         "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
         "loops": [loop for loop in loops if loop[0] <= line <= loop[1]],
         "retries": redact.text(retried_text(around, line))[:120],
+        **locks_at(source, line),
     }
+
+
+def text_of_line(source, line):
+    """The text of a line of a program; "" behind its end."""
+    if line <= source.count("\n") + 1:
+        return source.splitlines()[line - 1].strip()
+    return ""
+
+
+def _body_of_lambda(around):
+    """What the only lambda in a line does; "" where there is none, or are several."""
+    found = []
+    for node in around:
+        if isinstance(node, ast.Lambda):
+            found.append(node)
+    if len(found) != 1:
+        return ""
+    body = found[0].body
+    return ast.unparse(body)
+
+
+def locks_at(source, line):
+    """{takes, taken_at, holds}: the locks of a line of a program, by the names that it gives them.
+
+    `takes` is the one that is taken in the line, by ``with`` or ``acquire``, and `taken_at` the
+    other lines of the file that take one of that name; `holds` are those of ``with`` around it.
+    """
+    lines = _taken_locks(source)
+    here = [name for name, taken in lines.items() if line in taken]
+    takes = ""
+    elsewhere = set()  # type: set[int]
+    if len(here) == 1:
+        takes = here[0]
+        elsewhere = lines[takes] - {line}
+    holds = []  # type: list[str]
+    for node in _nodes(source):
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
+            continue
+        if _spans(node.body, line):
+            names = map(_lock_name, node.items)
+            holds += filter(None, names)
+    return {
+        "takes": _short_name(takes),
+        "taken_at": sorted(elsewhere)[:TAKEN_AT],
+        "holds": list(map(_short_name, holds[:TAKEN_AT])),
+    }
+
+
+def _short_name(name):
+    return redact.text(name)[:60]
+
+
+def _taken_locks(source):
+    """{name of a lock: lines that take it} of a program."""
+    found = {}  # type: dict[str, set[int]]
+    for node in _nodes(source):
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                name = _lock_name(item)
+                found.setdefault(name, set()).add(item.context_expr.lineno)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "acquire":
+                name = ast.unparse(node.func.value)
+                found.setdefault(name, set()).add(node.lineno)
+    found.pop("", None)
+    return found
+
+
+def _lock_name(item):
+    """``self._lock`` of a ``with`` on an object that has a name; "" of what is made in place."""
+    if isinstance(item.context_expr, (ast.Name, ast.Attribute)):
+        return ast.unparse(item.context_expr)
+    return ""
+
+
+def with_program(texts, frames):
+    """Frames of a thread, each of the user's own code with its text and its `locks_at`."""
+    found = []
+    for frame in frames:
+        source = texts.get(frame["file"], "")
+        line = int(frame["line"])
+        more = {}  # type: dict[str, object]
+        if source:
+            text = text_of_line(source, line)
+            more = locks_at(source, line)
+            more["text"] = redact.text(text)[:160]
+        row = {**frame, **more}
+        found.append(row)
+    return found
 
 
 def retried_text(around, line):
@@ -113,7 +207,7 @@ def retried_text(around, line):
     for node in around:
         if not isinstance(node, (ast.For, ast.While)):
             continue
-        if not _spans(node.body, line):
+        if not _spans(node.body, line) and not _only_waits(node, line):
             continue
         # where a loop stands in another one, the inner one begins later
         if innermost is None or node.lineno > innermost.lineno:
@@ -126,6 +220,17 @@ def retried_text(around, line):
         if isinstance(one, ast.Try):
             return ast.unparse(one.body[0])
     return ""
+
+
+def _only_waits(node, line):
+    """Whether a line is in the condition of a loop that does nothing but wait for it."""
+    if not isinstance(node, ast.While) or not _spans([node.test], line):
+        return False
+    for one in node.body:
+        text = ast.unparse(one)
+        if not (isinstance(one, ast.Pass) or IDLES.match(text)):
+            return False
+    return True
 
 
 def targets(texts, path, line):

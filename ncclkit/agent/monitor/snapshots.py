@@ -16,13 +16,15 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
 from ..run import processes
 from ..threads import side_by_side
-from . import as_owner, utilization
+from . import as_owner, family, utilization
 from .crowding import crowding_here
+from .ended import last_errors
 from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
@@ -52,6 +54,16 @@ STEPS = 4
 PY_SPY = re.compile(r"Process |Python v|Thread |    \S.*\)$|\s*$")
 """Lines of what py-spy prints that are not about variables."""
 NUMBER = re.compile(r" {12}(?P<name>[A-Za-z_]\w*): (?P<value>\d{1,12})")
+POLLS_LOCK = re.compile(r"/filelock/|torch/utils/file_baton\.py")
+"""In the stack of a rank that waits for a lock file."""
+PATH_VARIABLE = re.compile(r' {12}(?P<name>[a-z_]{1,40}): "(?P<path>/[^"\\]{1,4000}(?<!\.\.\.))"')
+LOCK_PATHS = (
+    (re.compile(r"/filelock/_api\.py \w+$"), "lock_filename", ""),
+    (re.compile(r"torch/utils/cpp_extension\.py _jit_compile$"), "build_directory", "/lock"),
+)
+"""Function of a library, its variable that tells the path of a lock file, and what follows it."""
+LOCALS = 5.0
+"""Seconds that the variables of one rank may take."""
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
@@ -240,13 +252,16 @@ class Snapshots:
         seconds = max(0.5, until - time.monotonic())
 
         def files(_):
-            texts, printed, problem = as_owner.read_named_files(pid, own_files(frames), seconds)
+            paths = own_files(chain(frames, *family.all_frames(known)))
+            texts, printed, problem = as_owner.read_named_files(pid, paths, seconds)
             pairs = zip(self.rows[rank], self.numbers[rank])
             shots = [{**row, "steps": steps(texts, numbers)} for row, numbers in pairs]
             return {
                 **sources(texts, frames),
+                **family.with_programs(known, texts),
                 "output": output_file(printed),
                 "died": dead_threads(printed.get("text", "")),
+                "errors": last_errors(printed.get("text", "")),
                 "snapshots": shots,
             }, problem
 
@@ -265,19 +280,55 @@ class Snapshots:
         self.details[rank] = row
         return row, ""
 
+    def _polled_lock(self, rank, until):
+        """The path of the lock file that a rank looks at again and again, by its variables."""
+        program, _ = find_tool("py-spy")
+        left = until - time.monotonic()
+        if program is None or left < 1.0:
+            return ""
+        # said twice, texts are printed longer
+        words = [program, "dump", "--nonblocking", "--locals", "--locals", WHOLE]
+        said, _ = _run([*words, "--pid", str(self.ranks[rank])], min(left, LOCALS))
+        return lock_polled(said)
+
     def _beside(self, rank, until):
         """What the kernel tells of the wait of a rank, and what its threads and children do."""
         pid = self.ranks[rank]
-        family = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
+        relatives = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
         stack = ""
         if self.rows[rank]:
             stack = str(self.rows[rank][-1]["stack"])
         waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
         text = self.threads.get(rank, "")
-        found = family.look_at(pid, text, waits_alone, until - 0.5)
+        found = relatives.look_at(pid, text, waits_alone, until - 0.5)
+        path = ""
+        # its loop counts attempts, so it does not stand still
+        if POLLS_LOCK.search(stack):
+            path = self._polled_lock(rank, until - 0.5)
+        if path:
+            found["wait"]["lock_file"] = redact.text(path)
         found["half"] = self.halves.get(rank, False)
         found["on_gpu"] = _has_gpu(pid)
         return found
+
+
+def lock_polled(said):
+    """The path of the lock file in what py-spy prints with variables; "" where it is not whole."""
+    function = ""
+    for line in said.splitlines():
+        frame = FRAME.match(line)
+        if frame:
+            name = frame["func"].rpartition(".")[2]
+            function = "%s %s" % (frame["file"], name)
+        variable = PATH_VARIABLE.fullmatch(line)
+        if not variable:
+            continue
+        shown = variable["name"]
+        path = variable["path"]
+        for place, name, end in LOCK_PATHS:
+            if shown == name and place.search(function):
+                return path + end
+    return ""
 
 
 def _stood_still(rows):

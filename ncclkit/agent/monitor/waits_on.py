@@ -78,6 +78,12 @@ FLAGS = re.compile(r"^flags:\s*([0-7]+)$", re.MULTILINE)
 WATCHED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 """A descriptor that an event loop watches."""
 MOST_WATCHED = 64
+MAPPED = re.compile(
+    r"(?P<first>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16}) \S+ \S+ (?P<device>\S+) (?P<inode>\d+)"
+    r" *(?P<path>.*)"
+)
+"""A row of ``/proc/PID/maps``."""
+LARGEST_MAPS = 8 << 20
 POLLED = struct.Struct("=ii")
 """A descriptor of a poll, and what is waited for."""
 PAGE = 4096
@@ -136,14 +142,35 @@ class Waits:
                 kind = "fifo"
             found["ends"] = [{"kind": kind, "name": redact.text(path), "does": "open"}]
         elif number == FUTEX:
-            found["futex"] = "shared"
             if values[1] & PRIVATE:
                 found["futex"] = "private"
+            else:
+                found["futex"] = "shared"
+                found.update(self._sharers_of(pid, values[0]))
         elif number in WAIT_FOR_CHILD:
             found["child"] = self._living_children(pid)
         elif number in PAUSE:
             found["signal"] = True
         return found
+
+    def _sharers_of(self, pid, address):
+        """{sharers: [other processes that have a semaphore]}; {} where it is none of a file."""
+        file = _shared_file_at(pid, address)
+        if not file:
+            return {}
+        found = []
+        table = processes.parents()
+        for one in list(table)[:MOST_PROCESSES]:
+            mapped = set()
+            for row in _mapped_files(one):
+                key = row["device"], row["inode"]
+                mapped.add(key)
+            if one == pid:
+                continue
+            if file in mapped:
+                process = self.process_named(one)
+                found.append(process)
+        return {"sharers": found[:MOST_DESCRIPTORS]}
 
     def _living_children(self, pid):
         found = []
@@ -357,6 +384,28 @@ def _memory_of(pid, place, size):
             return source.read(size)
     except (OSError, ValueError, OverflowError):
         return b""
+
+
+def _shared_file_at(pid, address):
+    """(device, inode) of the file of /dev/shm that holds an address; () where it is another's."""
+    for row in _mapped_files(pid):
+        first = int(row["first"], 16)
+        end = int(row["end"], 16)
+        if not row["path"].startswith("/dev/shm/"):
+            continue
+        if first <= address < end:
+            return row["device"], row["inode"]
+    return ()
+
+
+def _mapped_files(pid):
+    """The rows of ``/proc/PID/maps``."""
+    path = "/proc/%d/maps" % pid
+    text = processes.read_text(path, LARGEST_MAPS)
+    for line in text.splitlines():
+        match = MAPPED.match(line)
+        if match:
+            yield match
 
 
 def _path_at(pid, place):
