@@ -275,8 +275,8 @@ def _position(
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     moved = moved or bool(event.data.counted) or len({shot.get("gloo") for shot in shots}) > 1
     by_stack = _waits_for(frames, data, shots, stack.text if stack is not None else "")
-    if stack is None and event.data.on_gpu and _ran(shots) > SPENT:
-        # a rank that waits for its GPU spins: without a stack that looks like work
+    if not frames and event.data.on_gpu and by_stack in (PYTHON, NATIVE, UNKNOWN):
+        # a rank that waits for its GPU spins: without a line of Python that looks like work
         by_stack = UNKNOWN
     elif not data.native:
         by_stack = without_native_frames(by_stack, event.data, _is_at_one_place(shots))

@@ -120,3 +120,24 @@ Thread 4711 (active): "MainThread"
 def test_native_frames_of_py_spy_are_native(only):
     (event,) = only("stack", PYSPY_NATIVE, "stacks_rank1.txt")
     assert event.data.native[0] == "cuStreamSynchronize (/usr/lib/libcuda.so.580.1)" and functions(event) == ["step"]
+
+
+LOST = """Process 4711: python train.py
+Python v3.12.3 (/usr/bin/python3.12)
+
+Thread 4711 (idle): "MainThread"
+    0x7fc323698e51 (libc.so.6)
+"""
+
+
+def test_an_address_is_no_line_of_a_program(only):
+    assert only("stack", LOST, "stacks_rank1.txt") == []
+    named = LOST.replace("0x7fc323698e51 (libc.so.6)", "cuStreamSynchronize (libcuda.so.580)")
+    (event,) = only("stack", named, "stacks_rank1.txt")
+    assert event.data.native == ["cuStreamSynchronize (libcuda.so.580)"] and event.data.frames == []
+
+
+def test_a_native_function_with_its_source_stands_above_python(only):
+    text = LOST.replace("0x7fc323698e51 (libc.so.6)", "socketTryAccept (socket.cc:444)\n    recv (/app/train.py:12)")
+    (event,) = only("stack", text, "stacks_rank1.txt")
+    assert functions(event) == ["recv"] and event.data.native == ["socketTryAccept (socket.cc)"]

@@ -318,6 +318,29 @@ def test_where_pystack_fails_py_spy_reads_native_frames(tmp_path: Path, monkeypa
     assert snapshots.native_stack(0, os.getpid(), 30.0) == ("", "pystack on rank 0: lost")
 
 
+LOST = """Thread 4711 (idle): "MainThread"
+    0x7fc323698e51 (libc.so.6)
+Thread 4720 (idle): "loader"
+    run (threading.py:1012)"""
+WHOLE_STACK = """Thread 4711 (active): "MainThread"
+    socketTryAccept (socket.cc:444)
+    recv (/env/torch/distributed/distributed_c10d.py:2799)
+    <module> (<frozen runpy>:88)"""
+
+
+def test_native_frames_that_lost_the_lines_of_python_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen over NCCL, where pystack was not installed: every rank seemed to be at work in an address."""
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("NCCLKIT_PYSTACK", str(tmp_path / "none"))
+    for said, taken in ((LOST, False), (WHOLE_STACK, True)):
+        (tmp_path / "said").write_text(said)
+        monkeypatch.setenv("NCCLKIT_PY_SPY", reader(tmp_path / "py-spy", f"cat {tmp_path}/said"))
+        text, problem = snapshots.native_stack(0, os.getpid(), 30.0)
+        assert (text == said, "no line of Python" in problem) == (taken, not taken)
+
+
 def test_a_stack_without_its_native_frames_is_said_to_be_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with program("import time; time.sleep(60)") as child:
         taken = snapshots.Snapshots({0: child.pid})

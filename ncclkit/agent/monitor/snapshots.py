@@ -41,6 +41,8 @@ NATIVE = 10.0
 read from files of gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
+NATIVE_FILE = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|S)$")
+"""Libraries, and sources of native code where a library has its debugging symbols."""
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
 """Libraries that may have the loop over steps in the place of the user."""
 STEP = re.compile(
@@ -456,9 +458,24 @@ def native_stack(rank, pid, seconds, peers=False):
     if program is None or (failed and left < 1.0):
         return "", failed  # where there is no py-spy, the Python stack has said so
     said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], left)
+    if has_lost_its_way(said):
+        return "", "py-spy --native on rank %d printed no line of Python" % rank
     if said:
         return said, ""
     return "", failed or "py-spy --native on rank %d: %s" % (rank, problem)
+
+
+def has_lost_its_way(said):
+    """Whether py-spy shows frames of the main thread, but no line of Python.
+
+    Its reader of native frames then ended at an address: the stack without them tells more.
+    """
+    frames = main_thread(said)
+    for line in frames:
+        frame = FRAME.match(line)
+        if frame and not NATIVE_FILE.search(frame["file"]):
+            return False
+    return bool(frames)
 
 
 def _run(command, seconds):

@@ -71,9 +71,12 @@ PYSTACK_LOOSE = re.compile(
     r"(?:, in (?P<func>.*?))?\s*$"
 )
 # cuStreamSynchronize (/usr/lib/libcuda.so.580.65)
-LIBRARY = re.compile(r"\.so\b|^\[vdso\]$|^\?*$")
+# socketTryAccept (socket.cc:444)
+LIBRARY = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|S)$|^\[vdso\]$|^\?*$")
 #       src: 1
 PYSTACK_PEER = re.compile(r"^\s{4,}(?:group_)?(?P<name>src|dst): (?P<rank>\d{1,7})$")
+# 0x7fc323698e51 (libc.so.6)
+ADDRESS = re.compile(r"0x[0-9a-f]{1,16} \(")
 THREADS = 64
 """Threads of a process that are told of."""
 PROGRAM = ("_start ", "Py_BytesMain ", "__libc_start_main")
@@ -135,6 +138,8 @@ def _collect_frames(
         data: Data = {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool}
         if tool == "py-spy":
             data |= _native_apart(frames)
+        if not data["frames"] and not data.get("native"):
+            return
         yield line.event("stack", data, text="\n".join(raw))
 
 
@@ -149,9 +154,9 @@ def _native_apart(frames: list[Frame]) -> Data:
             break
         native.append(f"{one['func'][:LIMIT]} ({one['file']})")
     own = frames[len(native) :]
-    # a stack of libraries alone is that of no Python program
-    if not own:
-        return {}
+    # a reader of native frames that lost its way gives addresses, which tell nothing
+    if not own and all(map(ADDRESS.match, native)):
+        native = []
     return {
         "native": native[:INNERMOST],
         "frames": own,
