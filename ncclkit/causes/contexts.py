@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from ncclkit.analysis.trouble import trouble
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -27,6 +28,10 @@ class JobContext:
     """A regular expression, searched in each line."""
     kinds: tuple[str, ...] = ()
     """Kinds of events any of which shows it, too."""
+    unsaid: bool = False
+    """Whether it is that no line says that anything failed."""
+    remedy: str = ""
+    """A regular expression: a line that says that this helped shows it, too."""
 
 
 CONTEXTS = (
@@ -359,6 +364,58 @@ CONTEXTS = (
         r"ulimit|memlock|nofile|too many open|cannot allocate|ENOMEM|unknown error -12",
     ),
     JobContext(
+        "no_error",
+        "no line says that anything failed",
+        unsaid=True,
+    ),
+    # what helped: who has tried it says more than any symptom
+    JobContext(
+        "p2p_off_helps",
+        "it works without peer-to-peer",
+        remedy=r"NCCL_P2P_DISABLE\W{1,4}1|disable[-_ ]custom[-_ ]all[-_ ]reduce",
+    ),
+    JobContext(
+        "ib_off_helps",
+        "it works without InfiniBand",
+        remedy=r"NCCL_IB_DISABLE\W{1,4}1",
+    ),
+    JobContext(
+        "shm_off_helps",
+        "it works without shared memory",
+        remedy=r"NCCL_SHM_DISABLE\W{1,4}1|--ipc\W{1,4}host|--shm-size\S{0,12}",
+    ),
+    JobContext(
+        "cumem_off_helps",
+        "it works without CUDA's virtual memory",
+        remedy=r"NCCL_CUMEM_(?:HOST_)?ENABLE\W{1,4}0",
+    ),
+    JobContext(
+        "nvls_off_helps",
+        "it works without NVLink SHARP",
+        remedy=r"NCCL_NVLS_ENABLE\W{1,4}0",
+    ),
+    JobContext(
+        "interface_helps",
+        "it works with an interface chosen by hand",
+        remedy=r"(?:NCCL|GLOO)_SOCKET_IFNAME",
+    ),
+    JobContext(
+        "unused_helps",
+        "it works where unused parameters are looked for",
+        remedy=r"find_unused_parameters\W{1,4}True",
+    ),
+    JobContext(
+        "timeout_helps",
+        "it works with a longer timeout",
+        remedy=r"(?:increas\w{1,4}|rais\w{1,4}|longer|larger|higher)"
+        r" (?:the |a )?(?:\w{1,12} )?timeout",
+    ),
+    JobContext(
+        "prepares_first",
+        "one rank prepares while the others wait",
+        r"main_process_first|rank_zero_first|distributed_zero_first",
+    ),
+    JobContext(
         "wrong_numbers",
         "numbers came out wrong",
         r"\bnan\b|wrong (?:value|result)|garbage|size (?:of )?0\b",
@@ -394,6 +451,16 @@ CONTEXTS = (
     ),
 )
 """All contexts; each once, whatever words show it."""
+HELPED = re.compile(
+    r"\b(?:works?|worked|working|solve[sd]?|fix(?:es|ed)|helps|helped|resolve[sd]?|avoids"
+    r"|succeeds|passes|workaround)\b",
+    re.IGNORECASE,
+)
+"""Words of somebody who has tried a remedy."""
+DENIED = re.compile(r"\b(?:not|no|neither|still|same|without)\b|n't\b", re.IGNORECASE)
+"""Words by which a sentence may say that it did not help."""
+BESIDE = 160
+"""Characters before and after a remedy that may say that it helped."""
 LINES = 3000
 """Distinct lines that are searched at most.
 
@@ -419,7 +486,23 @@ def contexts_of(case: Case, lines: Iterable[tuple[str, Event]]) -> tuple[str, ..
 def _is_shown(context: JobContext, case: Case, text: str) -> bool:
     if _has_kind(case, context.kinds):
         return True
-    return bool(context.words) and _compiled_pattern(context.words).search(text) is not None
+    if context.unsaid:
+        against = trouble(case)
+        return not (against.errors or against.failures)
+    if context.words and _compiled_pattern(context.words).search(text):
+        return True
+    return bool(context.remedy) and _helped(context.remedy, text)
+
+
+def _helped(remedy: str, text: str) -> bool:
+    """Whether a line says that a remedy helped."""
+    for match in _compiled_pattern(remedy).finditer(text):
+        before = text[max(0, match.start() - BESIDE) : match.start()].rpartition("\n")[2]
+        after = text[match.end() : match.end() + BESIDE].partition("\n")[0]
+        line = f"{before} {after}"
+        if HELPED.search(line) and not DENIED.search(line):
+            return True
+    return False
 
 
 def _has_kind(case: Case, kinds: Collection[str]) -> bool:

@@ -82,7 +82,13 @@ def diagnose(case: Case) -> Finding:
     went_well = case.of(NcclBootstrap)
     missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
     return first_finding(
-        case, _gloo_found_none, _nccl_found_none, _filtered_out, _empty_address, CHECK.risk
+        case,
+        _gloo_found_none,
+        _nccl_found_none,
+        _filtered_out,
+        _empty_address,
+        _no_family,
+        CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
 
 
@@ -104,7 +110,7 @@ def _nccl_found_none(case: Case) -> Finding | None:
         messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
     )
     # an empty address may also be a misread message of another release (version_mismatch)
-    lines = without(lines, _empty_addresses(case))
+    lines = without(lines, _empty_addresses(case) + _sockets_without_family(case))
     if lines:
         return _finding(case, "proven", lines, "NCCL_SOCKET_IFNAME")
     return None
@@ -131,6 +137,22 @@ def _empty_address(case: Case) -> Finding | None:
     if lines and env_of(case, "NCCL_SOCKET_IFNAME"):
         return _finding(case, "likely", lines, "NCCL_SOCKET_IFNAME")
     return None
+
+
+def _sockets_without_family(case: Case) -> list[Event]:
+    return matching(messages(case), "Socket creation failed : Address family")
+
+
+def _no_family(case: Case) -> Finding | None:
+    """An old NCCL makes a socket for an address that nobody filled in."""
+    lines = _sockets_without_family(case)
+    if not lines:
+        return None
+    finding = _finding(case, "likely", lines, "NCCL_SOCKET_IFNAME")
+    if env_of(case, "NCCL_SOCKET_IFNAME"):
+        return finding
+    say = f"NCCL found no network interface with an address{on(lines[0].host)}."
+    return replace(finding, say=say)
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

@@ -194,6 +194,8 @@ def _raised_error(case: Case) -> Finding | None:
         strength = "proven"
     if _of_a_peer(first):
         strength = "likely"
+    if _of_a_service(first):
+        strength = "possible"
     who = who_are(ranks)
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     waiting = _waiting_in_rehearsal(case)
@@ -248,6 +250,24 @@ def _of_a_peer(error: Event) -> bool:
         "ConnectionResetError",
         "Empty",
     )
+
+
+SERVICE = re.compile(
+    r"\bengine ?core\b.{0,40}\b(?:fail|died|dead)|\bplacement group\b|\bworker ?proc"
+    r"|\bengine (?:process|loop) .{0,20}\b(?:fail|died|dead)",
+    re.IGNORECASE,
+)
+"""Words of a service that gives up because a process of it did, or never came."""
+
+
+def _of_a_service(error: Event) -> bool:
+    """Whether Ray, or a server of models, tells of a process that it started.
+
+    Why that process ended is said elsewhere, or nowhere.
+    """
+    if str(error.data.type).startswith("ray.exceptions."):
+        return True
+    return SERVICE.search(str(error.data.message)) is not None
 
 
 def _same_type(error: Event, first: Event) -> bool:

@@ -154,7 +154,7 @@ def _ended_by_scheduler(case: Case) -> Finding | None:
     strength: Strength = "proven"
     # a node may also have gone down when the job was about to end anyhow
     after_end = event.data.answer and "NodeName=" in event.text
-    if _signs_of_hang(case, event) or after_end:
+    if _signs_of_hang(case, event) or after_end or RAY_SAYS.search(event.text):
         strength = "likely"
     return found(
         ID,
@@ -164,6 +164,13 @@ def _ended_by_scheduler(case: Case) -> Finding | None:
         hosts=name_hosts(scheduler),
         advice=(_requeue_advice(),),
     )
+
+
+RAY_SAYS = re.compile(r"marked dead|its node has died|terminated soon")
+"""Words of Ray of a node that it has lost, or is told that it will lose.
+
+A node that only lost its network, or whose memory was full, is called dead as well.
+"""
 
 
 def _lost_host(scheduler: list[Event]) -> str:

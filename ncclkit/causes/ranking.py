@@ -45,6 +45,8 @@ class Voices(msgspec.Struct, frozen=True):
     """Its place among those that rules call possible; the first is 0."""
     cleared: float = 0.0
     """1 where a rule has cleared it."""
+    ruled_out: float = 0.0
+    """1 where it has, and nothing brings it into doubt; only a person's answer outweighs that."""
 
 
 REASONS: Mapping[str, str] = {

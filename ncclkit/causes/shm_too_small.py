@@ -184,6 +184,8 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
+    # UCX and Open MPI name their own segments
+    lines += case.of(SystemFault, what="shm")
     files = set()
     for event in case.of(SystemFault):
         if event.data.what == "too_many_files":

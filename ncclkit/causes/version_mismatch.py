@@ -229,11 +229,18 @@ WITHOUT_NCCL = (
     "built without NCCL",
 )
 """How torch and libraries on it say that they were built without NCCL."""
+WITHOUT_ANY = re.compile(
+    r"module 'torch\.distributed' has no attribute '(?:init_process_group|is_initialized|ReduceOp"
+    r"|get_rank|get_world_size|barrier|all_reduce|new_group)'"
+)
+"""What Python says of a torch that was built without torch.distributed: all others have these."""
 
 
 def _built_without_nccl(case: Case) -> Finding | None:
     """A program asked for NCCL, and the torch that runs it was built without it."""
-    lines = matching(case.of(PythonException), *WITHOUT_NCCL)
+    errors = case.of(PythonException)
+    lines = matching(errors, *WITHOUT_NCCL)
+    lines += [error for error in errors if WITHOUT_ANY.search(error.text)]
     if not lines:
         return None
     say = (

@@ -59,6 +59,7 @@ START = Voices(
     possible=2.2,
     place=-0.5,
     cleared=-1.5,
+    ruled_out=-5.0,
 )
 """The weights as they were stated before anything was fitted; the fit leaves them for a reason only."""
 PULL = 0.1

@@ -14,12 +14,13 @@ from ncclkit.causes.contexts import CONTEXTS
 from ncclkit.causes.diagnosis import LOOKS_LIKE
 from ncclkit.causes.differential import STATED, answer_event, next_look, settled_cases
 from ncclkit.causes.looks import all_questions, cause_looks
+from ncclkit.causes.ranking import Voices, ranked_causes
 from ncclkit.causes.resemblance import is_resembling
 from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 from ncclkit.causes.symptoms.document import symptoms_document
 from ncclkit.core.kinds import ToldAnswer
 from ncclkit.views.findings import findings_view
-from tests.cases import judged_log
+from tests.cases import judged_log, judged_text
 from tests.bench.differential import own_failures
 from tests.packaging.project import ROOT
 
@@ -78,7 +79,10 @@ def test_what_it_looks_like_is_one_list_of_looks_without_a_remedy(tmp_path: Path
     assert len(suspects) > 1 and all(len(finding.advice) == 1 for finding in suspects)
     said = result.text()
     cards = findings_view(result).html
-    assert said.count(LOOKS_LIKE) == cards.count(LOOKS_LIKE) == 1
+    likes = [is_resembling(finding) for finding in result.findings]
+    # what a rule saw may stand between two of them
+    runs = sum(like and not before for before, like in zip([False, *likes], likes, strict=False))
+    assert said.count(LOOKS_LIKE) == runs and cards.count(LOOKS_LIKE) == 1
     for finding in suspects:
         assert finding.advice[0].do in said and f"<code>{finding.cause}</code>" in cards
     assert "What to do" not in cards.split("nk-suspects")[1].split("</ol>")[0]
@@ -114,6 +118,47 @@ def test_answers_move_the_ranking() -> None:
     assert yes > others and no < differential.answer_adds(look, "no", "port_in_use")
     assert differential.answer_adds(look, "unknown", "host_oom") == 0.0
     assert answer_event(look, "yes", "user").data == ToldAnswer("host_oom", "yes", "user")
+
+
+HANGS = "Training hangs at the first all_reduce on one host with two RTX 4090.\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "helped"),
+    [
+        ("Setting NCCL_P2P_DISABLE=1 works, but is slow.", True),
+        ("It works with NCCL_P2P_DISABLE=1.", True),
+        ("NCCL_P2P_DISABLE=1 does not help.", False),
+        ("With NCCL_P2P_DISABLE=1 it still works no better.", False),
+        ("NCCL INFO NCCL_P2P_DISABLE set by environment to 1.", False),
+    ],
+)
+def test_a_remedy_that_helped_speaks_for_its_cause(said: str, helped: bool) -> None:
+    told = judged_text(f"{HANGS}{said}\n").differential
+    assert told is not None and ("p2p_off_helps" in told.contexts) == helped
+
+
+def test_where_nothing_failed_causes_that_always_say_so_are_seldom() -> None:
+    quiet = judged_text("n1:12:13 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n" * 2).differential
+    assert quiet is None or "no_error" in quiet.contexts
+    loud, silent = (differential.stated_ratio(cause, ("no_error",)) for cause in ("gpu_oom", "p2p_broken"))
+    assert loud < 0 == silent
+
+
+def test_a_person_outweighs_a_rule_that_has_cleared_a_cause() -> None:
+    cleared = Voices(cleared=1.0, ruled_out=1.0)
+    odds = ranked_causes({"wrong_interface": cleared, "net_plugin": Voices()}).odds
+    assert odds["net_plugin"] > odds["wrong_interface"] + 2
+    look = cause_looks()["wrong_interface"]
+    told = {cause: odds[cause] + differential.answer_adds(look, "yes", cause) for cause in odds}
+    assert told["wrong_interface"] > told["net_plugin"]
+
+
+def test_the_question_makes_the_first_suspect_surer() -> None:
+    """Two suspects share most; a look at neither narrows much, and decides nothing."""
+    shares = dict.fromkeys(catalogue(), 0.001) | {"rank_divergence": 0.5, "send_recv_mismatch": 0.4}
+    look = next_look(shares, ())
+    assert look is not None and look.cause in ("rank_divergence", "send_recv_mismatch")
 
 
 def test_the_settled_cases_hold_no_text_of_anybody() -> None:

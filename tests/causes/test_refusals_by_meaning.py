@@ -30,6 +30,13 @@ INTERNAL = (
 CONNECTED = f"{HEAD}NCCL INFO Connected all rings\nstep 10/20 loss 2.31\nstep 20/20 loss 2.11\n"
 FABRIC = "RuntimeError: cuMemCreate failed: CUDA_ERROR_NOT_{} with CU_MEM_HANDLE_TYPE_FABRIC\n"
 WITHOUT = "RuntimeError: Distributed package doesn't have NCCL built in\n"
+WITHOUT_ANY = "AttributeError: module 'torch.distributed' has no attribute '{}'\n"
+CAPTURED = (
+    "NCCL cannot be captured in a graph if either it wasn't built with CUDA runtime >= 11.3 or if the"
+    " installed CUDA driver < R465."
+)
+NO_FAMILY = "Socket creation failed : Address family not supported by protocol"
+UCX = "mm_iface.c:823  UCX  ERROR mm_iface failed to allocate receive FIFO\n"
 BLOCK = f"{HEAD}NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856\n"
 VERSION = f"{HEAD}NCCL INFO NCCL version {{}}+cuda12.8\n"
 SUDDEN = (
@@ -56,6 +63,10 @@ def found_in(text: str, cause: str) -> Finding | None:
         (WITHOUT, "version_mismatch", "without NCCL"),
         (VERSION.format("2.25.1") + BLOCK, "nccl_bug", "shared memory a block"),
         (SUDDEN.format(600), "timeout_too_short", "600 ms"),
+        (f"{HEAD}misc/strongstream.cc:53 NCCL WARN {CAPTURED}\n" + FAILED, "driver_too_old", "driver"),
+        (f"{HEAD}include/socket.h:311 WARN {NO_FAMILY}\n" + FAILED, "ifname_not_found", "no network interface"),
+        (UCX + FAILED, "shm_too_small", "/dev/shm"),
+        (WITHOUT_ANY.format("init_process_group"), "version_mismatch", "without NCCL"),
     ],
     ids=[
         "graph",
@@ -68,6 +79,10 @@ def found_in(text: str, cause: str) -> Finding | None:
         "torch without NCCL",
         "shared memory of a block",
         "milliseconds",
+        "a capture that the driver is too old for",
+        "a socket without an address",
+        "UCX without shared memory",
+        "torch without torch.distributed",
     ],
 )
 def test_a_refusal_names_what_was_refused(text: str, cause: str, word: str) -> None:
@@ -91,6 +106,10 @@ def test_a_refusal_names_what_was_refused(text: str, cause: str, word: str) -> N
         (VERSION.format("2.27.3") + BLOCK, "nccl_bug"),
         ("Enabled peer access between GPU 0 and GPU 1\n" + CONNECTED, "p2p_broken"),
         (SUDDEN.format(600000), "timeout_too_short"),
+        ("Capturing the model for CUDA graphs.\n" + CONNECTED, "driver_too_old"),
+        (f"{HEAD}NCCL INFO NET/Socket : Using [0]eth0:10.0.0.2<0>\n" + CONNECTED, "ifname_not_found"),
+        ("parser.c:2036 UCX  INFO  UCX_* env variable: UCX_POSIX_DIR=/dev/shm\n" + CONNECTED, "shm_too_small"),
+        (WITHOUT_ANY.format("gather_logs"), "version_mismatch"),
     ],
     ids=[
         "files that were read",
@@ -106,6 +125,10 @@ def test_a_refusal_names_what_was_refused(text: str, cause: str, word: str) -> N
         "a release that knows the block",
         "peer access that was granted",
         "the usual timeout",
+        "a capture that succeeds",
+        "an interface that was found",
+        "shared memory of UCX that is used",
+        "a function of one's own",
     ],
 )
 def test_what_was_not_refused_is_left_alone(text: str, cause: str) -> None:

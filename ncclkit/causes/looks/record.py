@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-USUAL, RARE = 0.9, 0.03
+USUAL, RARE = 0.9, 0.01
 """How often the answer is yes.
 
 The first is for a cause that it is, the second for another one.

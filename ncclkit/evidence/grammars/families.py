@@ -27,7 +27,8 @@ NAMED: tuple[tuple[str, str], ...] = (
         "driver",
         r"CUDA Driver version found|driver version is insufficient|invalid device function|no"
         r" kernel image"
-        r"|unsupported toolchain|cuda driver is a stub|forward compatibility",
+        r"|unsupported toolchain|cuda driver is a stub|forward compatibility"
+        r"|cannot be captured in a graph",
     ),
     ("duplicate_gpu", r"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
     (
@@ -61,6 +62,7 @@ NAMED: tuple[tuple[str, str], ...] = (
         "no_interface",
         r"no socket interface found|no interface found|[Nn]o usable listening"
         r" interface|NCCL_OOB_NET_IFNAME"
+        r"|Socket creation failed : Address family"
         r"|is neither AF_INET|No interface found in the same subnet|has no IP address",
     ),
     (

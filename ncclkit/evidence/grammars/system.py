@@ -379,6 +379,13 @@ RULES: tuple[Rule, ...] = (
     ),
     # python: symbol lookup error: …/libtorch_cuda.so: undefined symbol: ncclCommSplit
     plain_rule("loader", "symbol lookup error", "symbol lookup error: .{0,600}undefined symbol"),
+    # mm_iface.c:823  UCX  ERROR mm_iface failed to allocate receive FIFO
+    # mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes. Please check \
+    #   that /dev/shm or the directory you specified has more available memory.
+    # It appears as if there is not enough space for /dev/shm/vader_segment.n1.1 (Open MPI)
+    plain_rule("shm", "mm_iface failed", "mm_iface failed to allocate receive FIFO"),
+    plain_rule("shm", "check that /dev/shm", "Please check that /dev/shm or the directory"),
+    plain_rule("shm", "enough space for /dev/shm", "not enough space for /dev/shm/"),
     # Verification error @ element 1: val = 0.000000, ref = 4.000000 (simpleP2P)
     plain_rule("peer_copy", "Verification error @", "Verification error @ element"),
     # ping: local error: message too long, mtu=1500

@@ -360,6 +360,13 @@ ENDS = (
     # Spot Instance interruption notice: … will be terminated at …      instance was preempted
     ("cancelled", "nterruption notice", r"[Ii]nstance (?:.{0,40} )?[Ii]nterruption notice"),
     ("cancelled", "as preempted", r"(?:[Ii]nstance|VM|[Nn]ode)\b.{0,60} was preempted"),
+    # (autoscaler +4m2s) Instance k-1b5e (node IP: …) will be terminated soon (reason: …)  (Ray)
+    ("cancelled", "be terminated soon", r"\b[Ii]nstance \S{1,80} .{0,80}will be terminated soon"),
+    # The node with node id: 70… and address: … has been marked dead because the detector has \
+    #   missed too many heartbeats from it.  (Ray)
+    ("node_fail", "been marked dead", r"\b[Nn]ode with node id: .{1,200} has been marked dead"),
+    # The actor died because its node has died. Node Id: 70…  (Ray)
+    ("node_fail", "its node has died", r"because its node has died\b"),
 )
 
 SCHEDULERS: tuple[Rule, ...] = tuple(
