@@ -34,14 +34,29 @@ def memory_of_test(records: list[Record], out: bytes) -> Record:
     for record in records:
         if record.get("kind") != "stage.peer":
             continue
-        one, two = _gpu(record.get("rank")), _gpu(record.get("peer"))
+        one = _gpu(record.get("rank"))
+        two = _gpu(record.get("peer"))
         way = str(record.get("way"))
         if one is None or two is None:
             continue
         if record.get("wrong"):
-            wrong.append({"gpu": one, "peer": two, "way": way, "by": "ncclkit"})
+            wrong.append(
+                {
+                    "gpu": one,
+                    "peer": two,
+                    "way": way,
+                    "by": "ncclkit",
+                }
+            )
         elif record.get("problem"):
-            untried.append({"gpu": one, "peer": two, "why": str(record.get("problem"))[:300]})
+            why = str(record.get("problem"))[:300]
+            untried.append(
+                {
+                    "gpu": one,
+                    "peer": two,
+                    "why": why,
+                }
+            )
         elif record.get("apart"):
             apart += 1
         elif way in DONE:
@@ -73,8 +88,13 @@ def _said_by_nccl(out: bytes) -> Record:
             continue
         pair = NCCL_WRONG.match(found["said"])
         if pair:
-            numbers = {"gpu": int(pair["src_nvml"]), "peer": int(pair["dst_nvml"])}
-            row = {**numbers, "way": pair["way"], "by": "NCCL", "path": pair["path"]}
+            row = {
+                "gpu": int(pair["src_nvml"]),
+                "peer": int(pair["dst_nvml"]),
+                "way": pair["way"],
+                "by": "NCCL",
+                "path": pair["path"],
+            }
             # each communicator of the test checks its pairs anew
             if row not in wrong:
                 wrong.append(row)

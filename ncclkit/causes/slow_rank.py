@@ -775,10 +775,11 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         call = "{} at {}".format(*min(calls))
     if gap.data.seq is not None:
         call = f"collective {gap.data.seq} ({gap.data.op})"
-    not_yet = f"has not entered {call}"
+    has = text.verb(ranks, "has", "have")
+    not_yet = f"{has} not entered {call}"
     if gap.kind == "flight.stuck":
         not_yet = (
-            f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
+            f"{has} launched {call}, which its GPU has not begun: an earlier kernel does not end"
         )
     say = (
         f"{who_are(ranks)} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"

@@ -23,6 +23,7 @@ from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
 from .crowding import crowding_here
+from .engines import side_of
 from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
@@ -60,6 +61,8 @@ SPINS = 0.3
 AWAITS_PEERS = re.compile(r"torch/(?:distributed/|autograd/graph)")
 """In the stack of a rank that sleeps until its peers have come; in other waits it may look now and
 then."""
+SHARED_QUEUE = "shm_broadcast.py:"
+"""In the stack of a worker of vLLM that waits, or spins, for what its engine hands on."""
 GLOO_WORKER = "pt_gloo_runloop"
 """The name of torch's threads that work on collectives over gloo, one after the other."""
 STANDSTILL = 3
@@ -87,6 +90,7 @@ class Snapshots:
         self.details = {}  # type: dict[int, dict[str, object]]
         self.threads = {}  # type: dict[int, str]
         self.halves = {}  # type: dict[int, bool]
+        self._family = None  # type: Family | None
 
     def take(self, until):
         """Read the Python stack and the counters of each rank.
@@ -268,13 +272,17 @@ class Snapshots:
     def _beside(self, rank, until):
         """What the kernel tells of the wait of a rank, and what its threads and children do."""
         pid = self.ranks[rank]
-        family = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
+        if self._family is None:
+            self._family = Family(self.ranks, lambda one, end: python_stack(rank, one, end)[0])
+        family = self._family
         stack = ""
         if self.rows[rank]:
             stack = str(self.rows[rank][-1]["stack"])
         waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
         text = self.threads.get(rank, "")
         found = family.look_at(pid, text, waits_alone, until - 0.5)
+        if waits_alone or SHARED_QUEUE in stack:
+            found.update(family.engines_of(pid, until - 0.5))
         found["half"] = self.halves.get(rank, False)
         found["on_gpu"] = _has_gpu(pid)
         return found
@@ -630,6 +638,7 @@ def process_details(pid):
             ("%s, process %d" % (name[0], one) for name, one in launchers if name), ""
         ),
         "slurm": processes.environ(pid).get("SLURM_JOB_ID", ""),
+        "side": side_of(pid, above),
     }
 
 
