@@ -2,6 +2,11 @@
 
 Each is one of the programs of `hangs` and `healthy`, of `servers` (a front end, its engine, and that its workers), or of
 `weights` (a trainer beside an engine).  Actors of Ray itself are looked at by `test_ray`.
+
+vLLM, SGLang and verl themselves were not run here: on 2026-11-27 the wheels of vLLM 0.33.0, SGLang 0.5.23 and verl 0.9.1
+could be had, but vLLM's libraries need libcuda.so.1 and, as SGLang, it pins a torch of its own and kernels of CUDA 13;
+verl takes one of the two.  On a host with GPUs: ``pip install vllm``, ``vllm serve MODEL -tp 2``, then
+``ncclkit attach --pid`` the server's, idle and under load.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from tests.live import servers, weights
 from tests.live.engines import start
 from tests.live.hangs import WAYS
 
+pytestmark = pytest.mark.timeout(400)
 Titles = dict[int, str]
 
 
@@ -137,6 +143,7 @@ def looked_at(folder: Path, pid: int) -> tuple[str, Diagnosis]:
     return headline(made.events), diagnose(case)
 
 
+@pytest.mark.slow
 def test_an_idle_server_goes_on_and_one_whose_front_end_died_does_not(tmp_path: Path) -> None:
     with servers.start("each_has_a_queue") as pids:
         says, found = looked_at(tmp_path / "idle", pids["front"])
