@@ -42,7 +42,7 @@ from ncclkit.core.text import start, verb
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class RequestWait:
     """What a job does in which a rank waits for a request."""
 
     say: str
@@ -54,7 +54,7 @@ class Idle:
     """Those that wait for a request."""
 
 
-def idle(events: Iterable[Event]) -> Idle | None:
+def idle(events: Iterable[Event]) -> RequestWait | None:
     """What a server without a request does; None where no rank waits for one."""
     known = list(events)
     seen = rank_positions(known)
@@ -78,7 +78,7 @@ def idle(events: Iterable[Event]) -> Idle | None:
         or _contradiction(known, takers)
         or _first_hindrance(takers)
     )
-    return Idle("; ".join(lines[:4]), hindrance, first.lines[0], tuple(takers))
+    return RequestWait("; ".join(lines[:4]), hindrance, first.lines[0], tuple(takers))
 
 
 def _unlike(takers: dict[int, RankPosition], others: dict[int, RankPosition]) -> str:
@@ -242,7 +242,7 @@ def _state_of_engine(engine: Engine) -> str:
     return ""
 
 
-def doubt_of_idleness(found: Idle) -> str:
+def doubt_of_idleness(found: RequestWait) -> str:
     """What is said where a rank waits for a request, and the job is not known to be idle."""
     like = "a server that has nothing to do looks like this, and nothing shows that it hangs"
     return f"{start(found.say)}: {like}; nor that it is idle, as {found.hindrance}."
