@@ -433,7 +433,10 @@ def _are_below(
     for member in members:
         children = processes.descendants(member)
         below.update(children)
-    return all(below.issuperset(job.values()) for job in jobs)
+    for job in jobs:
+        if not below.issuperset(job.values()):
+            return False
+    return True
 
 
 def _with_children(plain: Sequence[int], meant: Iterable[int]) -> list[int]:
