@@ -34,6 +34,7 @@ from .gate_checks import (
     problem_row,
 )
 from .gate_drain import drain_node
+from .gate_memory import judge_memory, memory_of_test, memory_sentence
 from .gate_state import NodeState, checked_node_name, judge_since, own_node_name
 from .run import processes
 from .threads import side_by_side
@@ -364,12 +365,16 @@ def _verdict_of_node(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
         tested = _test_gpus(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
         problems, more = judge_test(tested, baseline, found)
         unknown += more
+        # wrong bytes come first: what else the test says may follow from them
+        problems = [*judge_memory(tested["memory"], found), *problems]
     silent = (
         _fact_value(found, "gpu.nvidia_smi") in SILENT
     )  # a node without its GPUs is no good example
     if asked.learn and not problems and not silent:
         _learn_baseline(asked.learn, found, tested, asked.kind)
     answer = _printed_object(problems, unknown, len(found), asked, tested)
+    memory = tested["memory"] if tested else None
+    answer["memory"] = memory_sentence(memory, int(count), tested is not None)
     if state:
         _keep_state(state, answer)
     return answer
@@ -421,7 +426,8 @@ def _printed_object(
         "say": "%s %s" % (_node_name(), how),
         "problems": problems,
     }
-    return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested)
+    memory = memory_sentence(None, 2, was_tested=False)
+    return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested, memory=memory)
 
 
 def _plain_sentence(text: str) -> str:
@@ -602,7 +608,8 @@ def _test_gpus(count: int, seconds: float, backend: str = "nccl") -> dict[str, A
     os.close(hold)
     shutil.rmtree(folder, ignore_errors=True)
     if reply.ended == TOO_LONG:
-        return {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
+        said = {"memory": memory_of_test([], b"")}
+        return said | {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
     out = reply.out + b"\n" + reply.err
     return _result_of_test(
         [record for record in map(wire.parse_record, out.splitlines()) if record], count, out
@@ -623,6 +630,7 @@ def _result_of_test(records: list[dict[str, Any]], count: int, out: bytes) -> di
         "busbw": round(best * 2 * (count - 1) / count, 2) if count > 1 else None,
         "wrong": sum(record.get("wrong") or 0 for record in records),
         "error": errors[0].splitlines()[0] if errors else "",
+        "memory": memory_of_test(records, out),
     }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from ncclkit.analysis.idle import doubt_of_idleness, idle
 from ncclkit.analysis.launches import launch_sentence
 from ncclkit.analysis.once import once
 from ncclkit.analysis.wait_kinds import REQUESTS
@@ -25,7 +26,13 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import AttachRank, FlightDump, FlightLate, FlightMismatch
+from ncclkit.core.kinds import (
+    AttachRank,
+    FlightDump,
+    FlightLate,
+    FlightMismatch,
+    FlightMissing,
+)
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -51,17 +58,21 @@ class Motion:
     how: str
     """``moved between the snapshots (step 118 to 120)``."""
     evidence: Event
+    idle: bool = False
+    """Whether it only waits for a request, which can reach it."""
 
     @property
     def summary(self) -> str:
         """``ranks 0-2 moved between the snapshots``."""
+        if self.idle:
+            return self.how
         if not self.ranks:
             return f"some ranks {self.how}"
         return f"{rank_words(self.ranks)} {self.how}"
 
 
 def motion(events: Iterable[Event]) -> Motion | None:
-    """What of a running job moved during the look; None where nothing did.
+    """What of a running job moved during the look, or that it is idle; None where nothing did.
 
     A rank that works keeps a job going only where nobody waited for it all the while: an endless
     loop moves, too.
@@ -71,7 +82,15 @@ def motion(events: Iterable[Event]) -> Motion | None:
     if not seen:
         return None
     # the firmest first: counts that rose, calls with a time, stacks
-    return _launched(known) or _called(known, seen) or _moved(seen)
+    return _launched(known) or _called(known, seen) or _moved(seen) or _is_idle(known)
+
+
+def _is_idle(events: Sequence[Event]) -> Motion | None:
+    found = idle(events)
+    if found is None or found.hindrance:
+        return None
+    how = f"it is idle and waits for a request ({found.say})"
+    return Motion(found.ranks, how, found.evidence, idle=True)
 
 
 @once
@@ -83,13 +102,13 @@ def without_moments(case: Case) -> Case:
     hang, by their stacks and by their dumps.
     """
     moving = motion(case.events)
-    if moving is None and not waits_for_request(case.events):
+    if moving is None and (_is_blocked(case.events) or not waits_for_request(case.events)):
         return case
     lasting = copy(case)
     lasting.events = [event for event in case.events if not _is_of_a_moment(event)]
     if moving is not None:
         shown = moving.evidence
-        data = {"ranks": list(moving.ranks)}
+        data = {"ranks": list(moving.ranks), "idle": moving.idle}
         goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
         lasting.events.append(goes_on)
     return lasting
@@ -113,6 +132,14 @@ def with_blockages(case: Case) -> Case:
     known = copy(case)
     known.events = [*case.events, *found]
     return known
+
+
+def _is_blocked(events: Iterable[Event]) -> bool:
+    """Whether ranks were seen to be missing from a call in which others wait."""
+    for event in events:
+        if isinstance(event.data, FlightMissing) and event.data.live:
+            return True
+    return False
 
 
 COMPARED = ("flight.missing", "flight.mismatch", "flight.p2p")
@@ -313,7 +340,9 @@ def headline(events: Iterable[Event]) -> str:
     seen = rank_positions(known)
     moving = motion(known)
     if moving is not None:
-        last = comes_last(known)
+        last = ""
+        if not moving.idle:
+            last = comes_last(known)
         return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
     counted = launch_sentence(known)
@@ -329,9 +358,9 @@ def headline(events: Iterable[Event]) -> str:
         more = "; …"
     say = start("; ".join(lines[:4]) + more) or "No stack could be read"
     # its workers wait in a collective for days, and nothing shows whether it hangs
-    if waits_for_request(known):
-        idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
-        return f"{say}: {idle}."
+    asked = idle(known)
+    if asked is not None:
+        return doubt_of_idleness(asked)
     return say
 
 

@@ -24,6 +24,7 @@ from ncclkit.analysis.frames import (
     own_frame,
 )
 from ncclkit.analysis.once import once
+from ncclkit.analysis.request_waits import SPINS_AT, reads_shared_queue, takes_requests
 from ncclkit.analysis.wait_kinds import (
     BUSY,
     DEBUGGER,
@@ -102,10 +103,6 @@ CONNECTS = re.compile(r"TCPClient::connect|SocketConnectOp|detail::\w*connect")
 """Native functions in which a rank has no connection to the store yet."""
 SYNCHRONIZES = re.compile(r"/torch/(?:cuda|accelerator)/(?:__init__|streams)\.py")
 LOADERS = {"_try_get_data", "_get_data", "_next_data"}
-SERVERS = re.compile(r"/(?:selectors|socketserver|asyncio/\w+|uvicorn/\w+)\.py$|/zmq/")
-"""Files in which a server waits for its clients."""
-TAKES_REQUESTS = {"socket.py": "accept", "queue.py": "get", "queues.py": "get"}
-"""Files of Python's library, and the functions of them that wait for something to do."""
 INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
 STORE_CALLS = {
     "init_process_group",
@@ -158,6 +155,8 @@ class RankPosition:
     """Seconds for which its GPU was seen in one launch of that kernel; 0 if asked once."""
     moved_bytes: bool = False
     """Whether it read or wrote files between the first snapshot and the last."""
+    side: str = ""
+    """What started it, where no launcher did: workers of one engine, and a trainer beside them."""
     steps: Mapping[str, int] = field(default_factory=dict)
     """What counts its steps in the last snapshot: ``{"epoch": 3, "step": 120}``."""
 
@@ -179,11 +178,11 @@ class RankPosition:
 
     def is_inside_line_of(self, other: RankPosition) -> bool:
         """Whether its stack goes through the line of the program at which another rank stands."""
-        line = own_frame(list(_frames(other)), innermost_first=True)
+        line = own_frame(list(frames_of_position(other)), innermost_first=True)
         if line is None or not is_own(line):
             return False
         at = (line.get("file"), line.get("line"))
-        for frame in _frames(self):
+        for frame in frames_of_position(self):
             if (frame.get("file"), frame.get("line")) == at:
                 return True
         return False
@@ -266,14 +265,11 @@ def _position(
     own = own_frame(frames, innermost_first=True)
     shots = event.data.snapshots
     program = event.data.program
-    launches = [(one["name"], one["grid"]) for one in event.data.kernels or ()]
     steps = []
     for shot in shots:
         if shot.get("steps"):
             steps.append(shot["steps"])
-    counted = {tuple(one.items()) for one in steps}
-    moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
-    moved = moved or bool(event.data.counted) or len({shot.get("gloo") for shot in shots}) > 1
+    moved = _has_moved(event.data, steps)
     by_stack = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     if not frames and event.data.on_gpu and by_stack in (PYTHON, NATIVE, UNKNOWN):
         # a rank that waits for its GPU spins: without a line of Python that looks like work
@@ -307,8 +303,24 @@ def _position(
         kernel=event.data.kernel,
         launch_age=_launch_age(event.data.kernels or ()),
         moved_bytes=_moved_bytes(waits_for, shots),
+        side=event.data.side,
         steps=steps[-1] if steps else {},
     )
+
+
+def _has_moved(about: AttachRank, steps: Sequence[Mapping[str, int]]) -> bool:
+    """Whether two snapshots show a rank at two places, or something that it counts has risen."""
+    shots = about.snapshots
+    places = {shot["stack"] for shot in shots}
+    launches = {(one["name"], one["grid"]) for one in about.kernels or ()}
+    collectives = {shot.get("gloo") for shot in shots}
+    if len(launches) > 1 or len(collectives) > 1:
+        return True
+    # a worker spins for its engine, wherever in the loop it is met
+    if places and all(SPINS_AT in place for place in places):
+        return False
+    counted = {tuple(one.items()) for one in steps}
+    return max(len(places), len(counted)) > 1 or about.counted
 
 
 def _is_at_one_place(shots: Sequence[Mapping[str, Any]]) -> bool:
@@ -413,8 +425,10 @@ def _waits_for(
         return GPU
     if any(map(_awaits_worker, frames)):
         return WORKER
-    # a rank that waits for a request is a server, not a culprit
-    if found not in FOR_PEERS and not ran > SPENT and _takes_requests(frames):
+    # a rank that waits for a request is a server, not a culprit; one may spin for it
+    if reads_shared_queue(frames):
+        return REQUESTS
+    if found not in FOR_PEERS and not ran > SPENT and takes_requests(frames):
         return REQUESTS
     if found:
         return found
@@ -433,20 +447,6 @@ def _awaits_worker(frame: Frame) -> bool:
     """Whether a frame is that of a loader that waits for one of its workers."""
     func = str(frame.get("func")).rpartition(".")[2]
     return func in LOADERS and "torch/utils/data" in str(frame.get("file"))
-
-
-def _takes_requests(frames: Sequence[Frame]) -> bool:
-    """Whether a rank waits for clients, or for another thread to hand it something to do."""
-    for frame in frames[:6]:
-        file = str(frame.get("file"))
-        func = str(frame.get("func")).rpartition(".")[2]
-        if file.endswith("/subprocess.py"):
-            return False
-        if SERVERS.search(file) or TAKES_REQUESTS.get(PurePosixPath(file).name) == func:
-            return True
-        if is_own(frame):
-            break
-    return False
 
 
 def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
@@ -558,6 +558,8 @@ def blockages(events: Iterable[Event]) -> list[Event]:
         if position.waits_for_ranks:
             waiting[rank] = position
     outside = [rank for rank in seen if rank not in waiting]
+    if len({position.side for position in seen.values()}) > 1:
+        return _between_sides(waiting, seen)
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
     # half a stack does not tell a rank that works from one that waits
@@ -570,6 +572,69 @@ def blockages(events: Iterable[Event]) -> list[Event]:
         joined = {rank: position for rank, position in waiting.items() if rank not in apart}
         return [_missing(joined, apart, [], seen)]
     return _pairs(waiting) or _crossed(waiting) or _different_places(waiting)
+
+
+HANDS_ON = frozenset(
+    "broadcast broadcast_object_list recv recv_object_list scatter scatter_object_list".split()
+)
+"""Calls in which ranks wait for what one of them hands on."""
+
+
+def _between_sides(
+    waiting: Mapping[int, RankPosition], seen: Mapping[int, RankPosition]
+) -> list[Event]:
+    """Which side has not entered the call by which another one hands weights to it.
+
+    Sides are a trainer and the workers of an engine.  Each has calls of its own as well, in which
+    the other has no part: so only a whole side that waits at one place counts.
+    """
+    held = {position.side for position in waiting.values()}
+    calls = {position.call.rpartition(".")[2] for position in waiting.values()}
+    if len(held) > 1:
+        return _missing_beside_both(waiting, calls, seen)
+    if not held:
+        return []
+    own = held.pop()
+    mates = []
+    for rank, position in seen.items():
+        if position.side == own:
+            mates.append(rank)
+    absent = sorted(seen.keys() - set(mates))
+    apart = sorted(set(mates) - waiting.keys())
+    moving = 2 * sum(seen[rank].moved for rank in apart or absent) > len(seen)
+    if moving or any(seen[rank].half for rank in seen):
+        return []
+    if apart:
+        if any(seen[rank].waits_for == REQUESTS for rank in apart):
+            return []
+        return [_missing(waiting, apart, [], seen)]
+    if len(same_positions(waiting.values())) > 1 or not calls <= HANDS_ON:
+        return []
+    asked = []
+    for rank in absent:
+        if seen[rank].waits_for == REQUESTS:
+            asked.append(rank)
+    late = sorted(set(absent) - set(asked))
+    if late and asked:
+        # who waits for a request may have left the call already, as over gloo
+        return [_missing(waiting, late, [], seen)]
+    # several ranks may wait for each other while the other side has nothing to do; one does not
+    if asked and len(mates) > 1:
+        return []
+    return [_missing(waiting, absent, [], seen)]
+
+
+def _missing_beside_both(
+    waiting: Mapping[int, RankPosition],
+    calls: Collection[str],
+    seen: Mapping[int, RankPosition],
+) -> list[Event]:
+    """Who has not entered the call by which weights are handed on, in which both sides wait."""
+    absent = sorted(seen.keys() - waiting.keys())
+    moving = any(seen[rank].moved or seen[rank].half for rank in absent)
+    if len(calls) > 1 or not HANDS_ON.issuperset(calls) or not absent or moving:
+        return []
+    return [_missing(waiting, absent, [], seen)]
 
 
 def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> list[Event]:
@@ -643,7 +708,7 @@ def _missing(
     text += [f"rank {rank} {seen[rank].activity()}" for rank in outside]
     text += [f"{rank_words(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
     calls = {position.call for position in waiting.values()}
-    lines = {rank: list(_frames(seen[rank])) for rank in outside}
+    lines = {rank: list(frames_of_position(seen[rank])) for rank in outside}
     data = {
         "seq": None,
         "op": calls.pop() if len(calls) == 1 else "",
@@ -753,7 +818,7 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
     kernels = {_collective(position) for position in waiting.values()}
     if "" not in kernels and len(kernels) == 1:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
-    if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
+    if len(groups) < 2 or not all(any(map(is_own, frames_of_position(held[0]))) for held in groups):
         return []
     if "" in kernels and _is_one_line(waiting.values()):
         return []
@@ -891,7 +956,8 @@ def _loop_left(one: Program, other: Program) -> str:
     return ""
 
 
-def _frames(position: RankPosition) -> Sequence[Frame]:
+def frames_of_position(position: RankPosition) -> Sequence[Frame]:
+    """The frames of its stack, innermost first."""
     found = []
     for line in position.lines:
         if line.kind == "stack":

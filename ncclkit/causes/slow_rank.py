@@ -776,11 +776,12 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
         if rank not in late:
             waiting.append(rank)
     stands = list(filter(None, map(positions.get, waiting)))
-    not_yet = f"has not {_call_not_made(seen, stands, gap)}"
+    has = text.verb(ranks, "has", "have")
+    not_yet = f"{has} not {_call_not_made(seen, stands, gap)}"
     if gap.kind == "flight.stuck":
         not_yet = (
-            f"has launched {_counted_call(gap) or 'the calls of the others'}, which its GPU has not"
-            " begun: an earlier kernel does not end"
+            f"{has} launched {_counted_call(gap) or 'the calls of the others'}, which its GPU has"
+            " not begun: an earlier kernel does not end"
         )
     say = (
         f"{who_are(ranks)} {seen[0].activity(len(seen))}{moves}{more} and {not_yet};"

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
-from ncclkit.core.live_waits import DeadThread, EndedRank, Wait, WaitingChild, WaitingThread
+from ncclkit.core.live_waits import (
+    DeadThread,
+    EndedRank,
+    Engine,
+    Wait,
+    WaitingChild,
+    WaitingThread,
+)
 
 KINDS: dict[str, type[Fields]] = {}
 """kind → the class of its fields."""
@@ -1713,6 +1720,13 @@ class AttachRank(Fields, frozen=True):
     """[{`pid`, `name`, `state`, `frames`, `wait`}] of a rank that waits for none of its peers"""
     died: list[DeadThread] = []
     """[{`name`, `error`, `file`, `line`}] of threads that ended with an exception"""
+    engines: list[Engine] = []
+    """[{`pid`, `frames`, `wait`, `orphan`, `listens`, `ended`}] of the processes above a worker
+    without a RANK, nearest first"""
+    orphan: bool = False
+    """whether what started such a worker has ended"""
+    side: str = ""
+    """what tells the sides of a job of such workers apart: what started them, a class of actors"""
     half: bool = False
     """whether its native frames were asked for and could not be had"""
     on_gpu: bool = False
@@ -1744,7 +1758,9 @@ class AttachMotion(Fields, frozen=True):
 
     kind = "attach.motion"
     ranks: list[int] = []
-    """that moved"""
+    """that moved, or that wait for a request"""
+    idle: bool = False
+    """whether the job only waits for a request"""
 
 
 class RehearsalVerdict(Fields, frozen=True):

@@ -94,6 +94,17 @@ class WaitingChild(NamedProcess, total=False):
     wait: Wait
 
 
+class Engine(WaitingChild, total=False):
+    """A process above a worker: its engine, or the front end of that."""
+
+    orphan: bool
+    """Whether what started it has ended."""
+    listens: bool
+    """Whether clients can connect to it."""
+    ended: list[int]
+    """What it has started that ended, and that it has not asked about."""
+
+
 class DeadThread(TypedDict, total=False):
     """A thread that ended with an exception, by what its process printed."""
 

@@ -20,7 +20,14 @@ from ncclkit.agent.digits import is_whole, whole_numbers
 from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.kinds import KINDS, known_fields
-from ncclkit.core.live_waits import DeadThread, EndedRank, Wait, WaitingChild, WaitingThread
+from ncclkit.core.live_waits import (
+    DeadThread,
+    EndedRank,
+    Engine,
+    Wait,
+    WaitingChild,
+    WaitingThread,
+)
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
@@ -285,6 +292,9 @@ class LiveRank:
     threads: list[WaitingThread] = field(default_factory=list)
     children: list[WaitingChild] = field(default_factory=list)
     died: list[DeadThread] = field(default_factory=list)
+    engines: list[Engine] = field(default_factory=list)
+    orphan: bool = False
+    side: str = ""
     half: bool = False
     on_gpu: bool = False
 

@@ -390,9 +390,14 @@ def ranks_of_target(
     if plain or not given:
         meant = list(_meant(plain, job))
         jobs = processes.jobs_of_processes(meant)
-        if not jobs:
+        groups = []
+        if not jobs or _lack_ranks(jobs):
             family = _with_children(plain, meant)
-            for group in workers.worker_groups(family):
+            groups = workers.worker_groups(family)
+        # what a worker starts carries the RANK that the worker has given itself
+        if not jobs or _are_below(jobs, groups):
+            jobs = []
+            for group in groups:
                 note = workers.note_on(group)
                 jobs.append(group.ranks)
                 on_note(note)
@@ -405,6 +410,33 @@ def ranks_of_target(
     if not jobs and not given:
         raise NoRank(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
+
+
+def _lack_ranks(jobs: Sequence[Mapping[int, int]]) -> bool:
+    """Whether a job has fewer ranks here than its processes were told."""
+    for job in jobs:
+        variables = processes.environ(min(job.values()))
+        due = processes.number_of(variables, "LOCAL_WORLD_SIZE")
+        if due is not None and len(job) < due:
+            return True
+    return False
+
+
+def _are_below(
+    jobs: Sequence[Mapping[int, int]], groups: Sequence[workers.WorkerGroup]
+) -> bool:
+    """Whether each rank of these jobs is a process that a worker of a group has started."""
+    members: set[int] = set()
+    for group in groups:
+        members.update(group.ranks.values())
+    below: set[int] = set()
+    for member in members:
+        children = processes.descendants(member)
+        below.update(children)
+    for job in jobs:
+        if not below.issuperset(job.values()):
+            return False
+    return True
 
 
 def _with_children(plain: Sequence[int], meant: Iterable[int]) -> list[int]:

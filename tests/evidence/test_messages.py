@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -37,31 +38,60 @@ def test_the_table_holds_no_text_of_nccl():
     assert not [word for word in words if " " in word or "%" in word]
 
 
-def test_a_newer_release_than_the_last_one_measured_is_said():
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "index",
-        "versions",
-        "nvidia-nccl-cu12",
-        "--retries",
-        "0",
-        "--timeout",
-        "8",
-    ]
+KNOWN = max(TABLE, key=messages.version_key)
+"""The last release that was measured."""
+WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+OUT_OF_REACH = ("--index-url", "http://127.0.0.1:9/simple")
+
+
+def asked_of_registry(package: str, *more: str) -> str:
+    """What pip says of the releases of a package; "" where its registry does not answer."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package, "--retries", "0", "--timeout", "8", *more]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
     except subprocess.TimeoutExpired:
-        pytest.skip("the registry of packages does not answer within 30 s")
-    newest = re.match(r"nvidia-nccl-cu12 \((\d+\.\d+\.\d+)", said)
-    if newest is None:
+        return ""
+
+
+def newest_of(answers: Iterable[str]) -> str:
+    """The newest release of NCCL that the registry names; "" where it names none."""
+    found = [re.match(r"nvidia-nccl-cu\d+ \((\d+\.\d+\.\d+)", said) for said in answers]
+    return max((match[1] for match in found if match), key=messages.version_key, default="")
+
+
+def word_on(newest: str) -> str:
+    """What is to be said of a release that is newer than the last one measured; "" of others."""
+    if not newest or messages.version_key(newest) <= messages.version_key(KNOWN):
+        return ""
+    return f"NCCL {newest} is out, messages.json ends at {KNOWN}: python tests/bench/messages.py WHEEL --write"
+
+
+def test_a_newer_release_than_the_last_one_measured_is_said():
+    newest = newest_of(map(asked_of_registry, WHEELS))
+    if not newest:
         pytest.skip("no registry of packages to ask for the newest NCCL")
-    known = max(TABLE, key=messages.version_key)
     # a release of NVIDIA's is no defect of ours: it is said, and the tests still pass
-    if messages.version_key(newest[1]) > messages.version_key(known):
-        said = f"NCCL {newest[1]} is out, messages.json ends at {known}: python tests/bench/messages.py WHEEL --write"
-        warnings.warn(said, stacklevel=1)
+    if word_on(newest):
+        warnings.warn(word_on(newest), stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "newest", "says"),
+    [
+        ((f"nvidia-nccl-cu12 ({KNOWN})\nAvailable versions: {KNOWN}", ""), KNOWN, ""),
+        (("nvidia-nccl-cu12 (2.9.8)", f"nvidia-nccl-cu13 ({KNOWN}.post1)"), KNOWN, ""),
+        (("nvidia-nccl-cu12 (2.28.9)", "nvidia-nccl-cu13 (99.0.1)"), "99.0.1", "NCCL 99.0.1 is out"),
+        (("ERROR: No matching distribution found", ""), "", ""),
+    ],
+    ids=["no newer one", "an older one and one built anew", "a newer one, for one CUDA alone", "nothing"],
+)
+def test_what_is_said_of_the_newest_release(answers, newest, says):
+    assert newest_of(answers) == newest
+    assert word_on(newest).startswith(says) and bool(word_on(newest)) == bool(says)
+
+
+def test_a_registry_out_of_reach_is_no_newer_release():
+    assert newest_of([asked_of_registry(WHEELS[0], *OUT_OF_REACH)]) == ""
 
 
 SOURCE = """

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent import gate
+from ncclkit.agent import gate, wire
+from ncclkit.agent.commands import run_bounded
+from ncclkit.agent.gate_memory import judge_memory, memory_of_test, memory_sentence
 from ncclkit.analysis.gates import compare_nodes
 from ncclkit.cli import main
 from ncclkit.core.model import NcclkitError
@@ -32,6 +34,10 @@ GOOD = next(path for path in MACHINES if path.name == "h100-x8")
 @pytest.fixture(scope="module")
 def good() -> dict[str, Any]:
     return read(GOOD)
+
+
+UNHARMED = {"right": 112, "apart": 0, "wrong": [], "untried": [], "nccl": ""}
+"""Of the memory of eight GPUs, of which each wrote into and read that of each other one."""
 
 
 def changed(rows: dict[str, Any], **facts: Any) -> dict[str, Any]:
@@ -148,13 +154,70 @@ def test_where_the_facts_do_not_tell_how_gpus_are_joined_their_test_is_not_judge
 def test_a_gate_without_a_baseline_finds_a_slow_node(
     good: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8}
+    result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8, "memory": UNHARMED}
     monkeypatch.setattr(gate, "collect", lambda **_: good.values())
     monkeypatch.setattr(gate, "_test_gpus", lambda *_: result)
     said = judged(seconds=60.0)
     assert said["ready"] is False and "slower than they should be" in said["say"]
     result["busbw"] = 390.0
-    assert judged(seconds=60.0)["ready"] is True
+    said = judged(seconds=60.0)
+    assert said["ready"] is True and said["memory"] == "112 accesses written, read and verified"
+
+
+DIAGNOSED = "node-1:4711 NCCL DIAG [INFO] p2p: write mismatch srcRank=0 srcCudaDev=0 srcNvmlDev=2 dstRank=1"
+DIAGNOSED += " dstCudaDev=1 dstNvmlDev=5 path=PHB handle=CUMEM_POSIX_FD expected=0x4 got=0x0 verify=0x0; check it\n"
+VERIFIED = "node-1:4711 NCCL DIAG [OK]   p2p: verified P2P access in both directions between every GPU pair (56)\n"
+WRONG = "GPU 1 wrote into the memory of GPU 3 over NV18, and other bytes arrived"
+
+
+def printed(wrong: bool, more: str = "", **of_each: Any) -> Any:
+    """What the test of eight GPUs prints: whether GPU 1 writes wrong into GPU 3, and lines of NCCL."""
+    rows = [{"kind": "measure", "bytes": 1 << 20, "time_us": 5.0}, {"kind": "end", "reason": "done"}]
+    for rank in range(8):
+        for peer in set(range(8)) - {rank}:
+            for way in ("read", "write"):
+                odd = int(wrong and (rank, peer, way) == (1, 3, "write"))
+                result = {"wrong": odd, "apart": False, "problem": "", **of_each}
+                rows.append({"kind": "stage.peer", "rank": rank, "peer": peer, "way": way, **result})
+    lines = "".join(json.dumps({"ncclkit": wire.VERSION, **row}) + "\n" for row in rows)
+    return run_bounded([sys.executable, "-c", "import sys; print(sys.argv[1])", lines + more], 20.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "lines", "says", "memory"),
+    [
+        (False, "", "", "112 accesses written, read and verified"),
+        (False, VERIFIED, "", "verified; NCCL's own diagnostics found all pairs right"),
+        (True, "", WRONG, "1 accesses with other bytes, 111 right"),
+        (True, VERIFIED, "NCCL's own diagnostics found all pairs right: the two disagree", "1 accesses"),
+        (False, DIAGNOSED, "GPU 2 wrote into the memory of GPU 5 over PHB", "NCCL's own diagnostics found a pair wrong"),
+        (False, DIAGNOSED, "ncclkit's check found all pairs right: the two disagree", ""),
+    ],
+    ids=["right", "right, as NCCL says", "wrong", "wrong but for NCCL", "wrong for NCCL", "wrong for NCCL alone"],
+)
+def test_a_pair_of_gpus_with_other_bytes_makes_a_node_not_ready(
+    good: dict[str, Any], monkeypatch: pytest.MonkeyPatch, wrong: bool, lines: str, says: str, memory: str
+) -> None:
+    reply = printed(wrong, lines)
+    monkeypatch.setattr(gate, "collect", lambda **_: good.values())
+    monkeypatch.setattr(gate, "judge_test", lambda *_: ([], []))
+    monkeypatch.setattr(gate, "run_bounded", lambda *_, **__: reply)
+    said = judged(seconds=60.0)
+    assert memory in said["memory"] and said["ready"] is not bool(says)
+    assert [says in problem["say"] for problem in said["problems"]] == [True] * bool(says)
+
+
+def test_memory_that_could_not_be_shared_or_is_not_joined_makes_no_node_bad() -> None:
+    for of_each, says in (({"problem": "Operation not permitted"}, "(Operation not permitted)"), ({"apart": True}, "no two")):
+        reply = printed(False, **of_each)
+        records = [record for record in map(wire.parse_record, reply.out.splitlines()) if record]
+        memory = memory_of_test(records, reply.out)
+        assert judge_memory(memory, {}) == [] and says in memory_sentence(memory, 8, was_tested=True)
+
+
+@pytest.mark.parametrize(("gpus", "tested"), [(0, False), (1, True), (8, False)])
+def test_where_there_is_no_pair_the_memory_is_not_evaluated(gpus: int, tested: bool) -> None:
+    assert memory_sentence(None, gpus, tested).startswith("not evaluated: ")
 
 
 def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
@@ -162,7 +225,7 @@ def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
 ) -> None:
     (tmp_path / "b.json").write_text(json.dumps(gate.learned(good, 400.0)))
     rows = changed(good, limits__memlock=None)
-    passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": ""}
+    passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": "", "memory": UNHARMED}
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
     monkeypatch.setattr(gate, "_test_gpus", lambda *_: passed)
     said = judged(seconds=60.0, baseline=str(tmp_path / "b.json"))
@@ -408,9 +471,11 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     with packed() as agent:
         monkeypatch.setattr(sys, "argv", [str(agent)])
         tested = gate._test_gpus(2, 100.0, "gloo")
+    memory = {"right": 4, "apart": 0, "wrong": [], "untried": [], "nccl": ""}
     assert tested["busbw"] > 0 and tested | {"busbw": 1.0} == {
-        "reason": "done", "ranks": 2, "busbw": 1.0, "wrong": 0, "error": ""
+        "reason": "done", "ranks": 2, "busbw": 1.0, "wrong": 0, "error": "", "memory": memory
     }  # fmt: skip
+    assert memory_sentence(memory, 2, True) == "4 accesses written, read and verified"
     assert gate.judge_test(tested, {"busbw": 1000.0})[0][0]["fact"] == "test"
     assert leftovers() == []
 

@@ -1,12 +1,19 @@
 """attach on servers and actors: workers that carry no RANK, in the layouts of vLLM, SGLang, Ray and verl, over gloo.
 
-Each is one of the programs of `hangs` and `healthy`; actors of Ray itself have the same layout as the spawned workers.
+Each is one of the programs of `hangs` and `healthy`, of `servers` (a front end, its engine, and that its workers), or of
+`weights` (a trainer beside an engine).  Actors of Ray itself are looked at by `test_ray`.
+
+vLLM, SGLang and verl themselves were not run here: on 2026-11-27 the wheels of vLLM 0.33.0, SGLang 0.5.23 and verl 0.9.1
+could be had, but vLLM's libraries need libcuda.so.1 and, as SGLang, it pins a torch of its own and kernels of CUDA 13;
+verl takes one of the two.  On a host with GPUs: ``pip install vllm``, ``vllm serve MODEL -tp 2``, then
+``ncclkit attach --pid`` the server's, idle and under load.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +22,16 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent.monitor import workers
+from ncclkit.analysis.motion import headline
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live.attach import AttachOptions, attach
+from tests.live import servers, weights
 from tests.live.engines import start
 from tests.live.hangs import WAYS
 
+pytestmark = pytest.mark.timeout(400)
 Titles = dict[int, str]
 
 
@@ -123,3 +134,56 @@ def test_a_single_program_with_a_loader_is_not_taken_for_a_job(tmp_path: Path) -
         finally:
             for pid in family:
                 os.kill(pid, 9)
+
+
+def looked_at(folder: Path, pid: int) -> tuple[str, Diagnosis]:
+    """The first sentence of a look, and the verdict."""
+    case = Case.open(folder)
+    made = asyncio.run(attach(case, [str(pid)], None, AttachOptions()))
+    return headline(made.events), diagnose(case)
+
+
+@pytest.mark.slow
+def test_an_idle_server_goes_on_and_one_whose_front_end_died_does_not(tmp_path: Path) -> None:
+    with servers.start("each_has_a_queue") as pids:
+        says, found = looked_at(tmp_path / "idle", pids["front"])
+        assert "is idle and waits for a request (ranks 0 and 1 " in says
+        assert (found.verdict, found.exit_code, found.findings) == ("running", 0, ())
+        os.kill(pids["front"], signal.SIGKILL)
+        says, found = looked_at(tmp_path / "died", pids["engine"])
+    assert servers.NOT_IDLE["front_died"] in says and found.exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", servers.IDLE[1:])
+def test_idle_servers_of_other_layouts_go_on(name: str, tmp_path: Path) -> None:
+    with servers.start(name) as pids:
+        says, found = looked_at(tmp_path, pids["front"])
+    assert "is idle and waits for a request" in says and found.exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*servers.NOT_IDLE} - {"front_died"}))
+def test_a_server_that_only_looks_idle_is_not_called_so(name: str, tmp_path: Path) -> None:
+    with servers.start(name) as pids:
+        says, found = looked_at(tmp_path, pids["worker.0" if name == "engine_died" else "front"])
+    assert servers.NOT_IDLE[name] in says and found.exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", weights.HUNG)
+def test_the_side_that_does_not_come_when_weights_are_handed_on_is_named(name: str, tmp_path: Path) -> None:
+    missing, call = weights.HUNG[name]
+    with weights.start(name) as (driver, ranks):
+        case, seen = attached(tmp_path, driver)
+        first = diagnose(case).findings[0]
+    assert seen == ranks and (first.cause, first.culprits["ranks"]) == ("slow_rank", missing)
+    assert f"not entered {call} at weights.py:" in first.say
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", weights.HEALTHY)
+def test_of_sides_that_wait_for_nobody_none_is_accused(name: str, tmp_path: Path) -> None:
+    with weights.start(name) as (driver, ranks):
+        says, found = looked_at(tmp_path, driver)
+    assert found.findings == () and says.startswith("The job goes on") == (name == "sync_loop")

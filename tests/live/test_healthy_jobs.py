@@ -34,9 +34,9 @@ def test_on_a_busy_host_nobody_is_accused_either() -> None:
     assert (row["accusations"], row["lives"]) == (0, True), row["said"]
 
 
-def test_a_server_without_a_request_is_left_alone() -> None:
+def test_a_server_without_a_request_is_idle() -> None:
     row = looked_at("idle_server", False)
-    assert (row["accusations"], row["goes_on"]) == (0, 0), row["said"]
+    assert (row["accusations"], row["goes_on"], row["exit_0"]) == (0, 1, 1), row["said"]
 
 
 def test_there_are_enough_programs_of_each_kind() -> None:

@@ -11,6 +11,7 @@ from .. import redact
 from ..digits import whole_number
 from ..run import processes
 from .crowding import crowding_here
+from .engines import ended_children, engines_above, is_orphan, takes_connections
 from .program import with_program
 from .waits_on import Waits
 
@@ -103,6 +104,7 @@ class Family:
     def __init__(self, ranks, read_stack):
         """`ranks` is {rank: pid}; `read_stack` of (pid, until) gives what py-spy prints."""
         self.read_stack = read_stack
+        self._engines = {}  # type: dict[int, dict[str, object]]
         pids = list(ranks.values())
         below = processes.families(ranks).values()
         self.waits = Waits(chain(pids, *below))
@@ -114,6 +116,25 @@ class Family:
             for child in _awaited_children(pid)[:MOST_CHILDREN]:
                 found["children"].append(self._row_of_child(child, until))
         return found
+
+    def engines_of(self, pid, until):
+        """{engines, orphan}: the processes above a worker, and whether there is none any more."""
+        rows = []
+        for one in engines_above(pid):
+            # workers of one engine have it in common, and it is read once
+            if one not in self._engines:
+                self._engines[one] = self._row_of_engine(one, until)
+            rows.append(self._engines[one])
+        return {"engines": rows, "orphan": is_orphan(pid)}
+
+    def _row_of_engine(self, pid, until):
+        """As of a child, and whether clients can reach it, and what of it has ended."""
+        return {
+            **self._row_of_child(pid, until),
+            "orphan": is_orphan(pid),
+            "listens": takes_connections(pid),
+            "ended": ended_children(pid),
+        }
 
     def _row_of_child(self, pid, until):
         """What one child does: its command, where it stands and what it waits for."""

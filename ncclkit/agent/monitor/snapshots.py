@@ -25,6 +25,7 @@ from ..threads import side_by_side
 from . import as_owner, family, utilization
 from .crowding import crowding_here
 from .ended import last_errors
+from .engines import side_of
 from .family import Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
@@ -74,6 +75,8 @@ SPINS = 0.3
 AWAITS_PEERS = re.compile(r"torch/(?:distributed/|autograd/graph)")
 """In the stack of a rank that sleeps until its peers have come; in other waits it may look now and
 then."""
+SHARED_QUEUE = "shm_broadcast.py:"
+"""In the stack of a worker of vLLM that waits, or spins, for what its engine hands on."""
 GLOO_WORKER = "pt_gloo_runloop"
 """The name of torch's threads that work on collectives over gloo, one after the other."""
 STANDSTILL = 3
@@ -101,6 +104,7 @@ class Snapshots:
         self.details = {}  # type: dict[int, dict[str, object]]
         self.threads = {}  # type: dict[int, str]
         self.halves = {}  # type: dict[int, bool]
+        self._family = None  # type: Family | None
 
     def take(self, until):
         """Read the Python stack and the counters of each rank.
@@ -296,13 +300,17 @@ class Snapshots:
     def _beside(self, rank, until):
         """What the kernel tells of the wait of a rank, and what its threads and children do."""
         pid = self.ranks[rank]
-        relatives = Family(self.ranks, lambda child, end: python_stack(rank, child, end)[0])
+        if self._family is None:
+            self._family = Family(self.ranks, lambda one, end: python_stack(rank, one, end)[0])
+        relatives = self._family
         stack = ""
         if self.rows[rank]:
             stack = str(self.rows[rank][-1]["stack"])
         waits_alone = rank in self.standing() and not AWAITS_PEERS.search(stack)
         text = self.threads.get(rank, "")
         found = relatives.look_at(pid, text, waits_alone, until - 0.5)
+        if waits_alone or SHARED_QUEUE in stack:
+            found.update(relatives.engines_of(pid, until - 0.5))
         path = ""
         # its loop counts attempts, so it does not stand still
         if POLLS_LOCK.search(stack):
@@ -698,6 +706,7 @@ def process_details(pid):
             ("%s, process %d" % (name[0], one) for name, one in launchers if name), ""
         ),
         "slurm": processes.environ(pid).get("SLURM_JOB_ID", ""),
+        "side": side_of(pid, above),
     }
 
 

@@ -321,9 +321,14 @@ def ranks_of_processes(pids, number="RANK"):
     return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
 
 
+def program_of(pid):
+    """The file name of the program of a process; "" where it may not be seen."""
+    return os.path.basename(_target("/proc/%d/exe" % pid))
+
+
 def runs_python(pid):
     """Whether the program of a process is a Python."""
-    return "python" in os.path.basename(_target("/proc/%d/exe" % pid))
+    return "python" in program_of(pid)
 
 
 def catches(pid, number):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.agent.run.nccl_words import PAIR, VERIFIED, WRONG_BYTES
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
 ENVELOPE = r"(?P<_host>[^\s:]{1,255}):(?P<_pid>\d{1,10}) NCCL DIAG (?:\[(?:OK|INFO)\] +|INFO )?"
@@ -15,11 +16,6 @@ TAG = re.compile(r"^(?:\[(?:OK|INFO)\] +|INFO )")
 XID = re.compile(r"S?Xid \d{1,9} detected")
 SET = r"\{(?P<set>[\d,. ]{0,400})\}(?: \(N=(?P<number>\d{1,9})\))?"
 """Ranks: all up to eight of them, else the first eight and how many they are."""
-PAIR = (
-    r"srcRank=(?P<src>\d{1,9}) srcCudaDev=(?P<src_gpu>\d{1,4}) srcNvmlDev=\d{1,4}"
-    r" dstRank=(?P<dst>\d{1,9}) dstCudaDev=(?P<dst_gpu>\d{1,4}) dstNvmlDev=\d{1,4}"
-    r" path=(?P<path>\w{1,20}) handle=(?P<handle>\w{1,40})"
-)
 ACROSS = re.compile(r"across (?P<of>\d{1,9}) ranks")
 IN_COMM = re.compile(r"comm (0x[0-9a-f]{1,16})")
 REFERENCE = re.compile(r"differ from rank (\d{1,9}) \(([^)]{0,80})\)")
@@ -68,11 +64,11 @@ MEANINGS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("environment", CLEAN, r"^NCCL environment: .*consistent"),
         # p2p: write mismatch srcRank=11 srcCudaDev=3 srcNvmlDev=3 dstRank=13 dstCudaDev=5 \
         #   dstNvmlDev=5 path=PHB handle=CUMEM_POSIX_FD expected=0x4 got=0x0 verify=0x0; check …
-        ("p2p_data", FINDING, rf"^p2p: (?:write|read) mismatch {PAIR}"),
+        ("p2p_data", FINDING, rf"^{WRONG_BYTES}"),
         ("p2p_import", FINDING, rf"^p2p: peer-memory import failed {PAIR}"),
         ("p2p_data", UNCHECKED, rf"^p2p: .{{0,60}} {PAIR}"),
         # p2p: verified P2P access in both directions between every GPU pair (56 peer accesses)
-        ("p2p_data", CLEAN, r"^p2p: (?:all \d+ directed GPU P2P edges|verified P2P access)"),
+        ("p2p_data", CLEAN, rf"^{VERIFIED}"),
         ("p2p_count", FINDING, r"^p2p: (?:only )?\d+/\d+ (?:directed|GPU-to-GPU)"),
         ("p2p_data", NOTE, r"^p2p: |^transport detect returned"),
         # net bw: same-nic rank 3 (node-1): 41.2 Gbit/s, >30% off median 180.1 Gbit/s
