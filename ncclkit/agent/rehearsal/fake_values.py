@@ -267,6 +267,9 @@ class _SeenOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
+        # of a DTensor: it comes again with its parts, and among them collectives
+        if any(kind is not FakeTensor for kind in types):
+            return NotImplemented
         if func is torch.ops.aten._local_scalar_dense.default and _is_of_reducer():
             # it asks whether any rank has used a parameter
             return 1
