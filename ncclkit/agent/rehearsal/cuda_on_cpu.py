@@ -188,7 +188,6 @@ class _CurrentDevice:
 def map_gpus(ranks: int) -> None:
     """Map GPUs to the CPU; ranks: how many GPUs the host says to have."""
     _answer_for_gpus()
-    _complete_streams()
     _choose_devices(ranks)
     _map_modules()
     _map_autocast()
@@ -235,21 +234,6 @@ def _answer_for_gpus() -> None:
     contexts = {"stream": _constant(nullcontext()), "device": _CurrentDevice}
     for name, value in {**classes, **functions, **contexts}.items():
         setattr(cuda, name, value)
-
-
-def _complete_streams() -> None:
-    """FSDP2 asks a stream of the CPU for events, which it has since torch 2.7."""
-    stream = torch.cpu.Stream
-    if not hasattr(stream, "record_event"):
-        methods = {"record_event": _new_event, "wait_event": _Event.wait}
-        for name, method in methods.items():
-            setattr(stream, name, method)
-    if not hasattr(torch.cpu, "Event"):
-        torch.cpu.Event = _Event
-
-
-def _new_event(*_: Any) -> _Event:
-    return _Event()
 
 
 def _choose_devices(ranks: int) -> None:
