@@ -40,6 +40,8 @@ class RehearsalOptions:
     """Seconds that the job lets a call wait; 0: no wait is measured."""
     own_gpu: bool = False
     """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
+    fake: bool = False
+    """Whether tensors have shapes and no values."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= 86_400:
@@ -67,6 +69,8 @@ async def rehearse_script(
     if asked.own_gpu:
         again += ["--own-gpu"]
         shown_gpus = "own"
+    if asked.fake:
+        again += ["--fake"]
     again += ["--", *shown]
     ranks = RankOptions(
         ranks=command.ranks,
@@ -76,6 +80,7 @@ async def rehearse_script(
         env=command.env,
         job_timeout=asked.job_timeout,
         shown_gpus=shown_gpus,
+        fake=asked.fake,
     )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
@@ -103,6 +108,7 @@ class RankOptions:
     job_timeout: float = 0.0
     shown_gpus: str = "any"
     """Which GPUs a rank sees: a key of `ncclkit.agent.rehearsal.coordinator.SHOWN_GPUS`."""
+    fake: bool = False
 
 
 async def run_ranks(

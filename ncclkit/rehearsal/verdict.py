@@ -94,6 +94,8 @@ class Rehearsal:
         lines += self.remarks
         if self.figures.get("mapped_gpu"):
             lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
+        if self.figures.get("fake"):
+            lines.append("Tensors were fake: their shapes and types were compared, without values.")
         if self.kind == "unknown":
             lines.append(f"What the ranks printed: {self.folder}/launcher.log")
         return "\n".join(lines)
@@ -149,7 +151,7 @@ class Rehearsal:
                 stands.append(_stand_words(stand))
         if self.why == "failed" and stands:
             failures = text.start("; ".join(stands))
-            return f"{failures}: mend that, or rehearse without it."
+            return f"{failures}: {self._way_on()}."
         if self.why == "deadline" and not self.figures.get("calls"):
             return (
                 "No call was made by all ranks before the deadline; does the script use"
@@ -170,6 +172,14 @@ class Rehearsal:
         if self.why == "threads":
             return "Ranks communicate from two threads, of which one may free the other."
         return text.start(f"{self.why}.")
+
+    def _way_on(self) -> str:
+        """What may be done where a rank failed by itself."""
+        if self.figures.get("fake"):
+            return "mend that, or rehearse without --fake"
+        if self.figures.get("mapped_gpu"):
+            return "mend that, or rehearse without it, or with --fake"
+        return "mend that, or rehearse without it"
 
     @property
     def stands(self) -> list[Stand]:

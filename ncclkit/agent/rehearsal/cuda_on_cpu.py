@@ -257,15 +257,23 @@ def _choose_devices(ranks: int) -> None:
         torch.accelerator.set_device_index = torch.accelerator.set_device_idx = set_device
         torch.accelerator.current_device_index = current_device
     mesh = device_mesh.DeviceMesh
-    real_setup = mesh._setup_world_group_and_device
+    for name in MESH_SETUPS:
+        if hasattr(mesh, name):
+            setattr(mesh, name, _choosing_gpu(getattr(mesh, name)))
 
+
+def _choosing_gpu(real_setup: Any) -> Any:
     def set_up(self: Any) -> Any:
         made = real_setup(self)
         # a mesh of GPUs chooses the device of a rank that has chosen none
         gpu_choice.set_first(int(os.environ["LOCAL_RANK"]))
         return made
 
-    mesh._setup_world_group_and_device = set_up
+    return set_up
+
+
+MESH_SETUPS = ("_setup_world_group_and_device", "_get_or_create_default_group")
+"""What a mesh calls first, in torch 2.9 and later, and before."""
 
 
 ZEROS = (

@@ -5,6 +5,7 @@ A program is a script, a module, or a function of a module.  Whatever it does en
 
 from __future__ import annotations
 
+import dis
 import importlib
 import importlib.util
 import os
@@ -36,6 +37,8 @@ class Program(NamedTuple):
     """Where ranks leave files for each other."""
     shown_gpus: str
     """Which GPUs the launcher shows a rank: a key of `SHOWN_GPUS`."""
+    fake: bool = False
+    """Whether tensors have shapes and no values."""
 
 
 def run_program(connection: Connection, program: Program) -> Ending:
@@ -54,6 +57,8 @@ def run_program(connection: Connection, program: Program) -> Ending:
         gpu_choice.set_first(int(os.environ["LOCAL_RANK"]))
     _stop_after(connection, program.steps)
     _tell_hard_exit(connection)
+    if program.fake:
+        _begin_fake(connection)
     _forget_ourselves()
     try:
         if program.function is None:
@@ -73,9 +78,20 @@ def run_program(connection: Connection, program: Program) -> Ending:
             say="%s: %s" % (type(error).__name__, str(error)[:LONGEST]),
             place=place,
             function=function,
-            unrehearsable=process_group.is_beyond_us(error),
+            unrehearsable=process_group.is_beyond_us(error) or _may_be_fake(program, error),
         )
     return Ending("ended", "ended", "")
+
+
+def _begin_fake(connection: Connection) -> None:
+    from . import fake_values
+
+    def stop_rank(why: str, place: str) -> None:
+        # no exception: the script might catch it, and go on
+        traceback.print_stack()
+        tell_end(connection, Ending("failed", why, place, unrehearsable=True))
+
+    fake_values.begin_fake_run(stop_rank)
 
 
 LONGEST = 300
@@ -141,6 +157,20 @@ def error_place(error: BaseException) -> tuple[str, str]:
             place = "%s:%d" % (code.co_filename, line)
             function = code.co_name
     return place, function
+
+
+def _may_be_fake(program: Program, error: BaseException) -> bool:
+    """Whether an error may come of tensors without values: one that the script did not raise."""
+    if not program.fake:
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return True
+    code = last.tb_frame.f_code
+    is_raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return not (is_raised and is_of_user(code.co_filename))
 
 
 def _forget_ourselves() -> None:

@@ -85,6 +85,7 @@ def _judge_program(
         steps=options["steps"],
         folder=folder,
         shown_gpus=options["shown_gpus"],
+        fake=options["fake"],
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
@@ -96,6 +97,7 @@ def _judge_program(
         "posts": server.posts,
         "mapped_gpu": server.asked_for_gpu,
         "torch": server.torch,
+        "fake": program.fake,
     }
     ruling = server.coordinator.verdict
     assert ruling is not None
@@ -124,6 +126,7 @@ def _load_torch() -> str:
     if not lacking:
         # what ranks do first is loaded once, as all else
         importlib.import_module(".cuda_on_cpu", __package__)
+        importlib.import_module(".fake_values", __package__)
     return lacking
 
 

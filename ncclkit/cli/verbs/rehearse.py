@@ -64,6 +64,12 @@ class RehearseVerb(Verb):
             action="store_true",
             help="the launcher shows each rank one GPU of its own (Slurm's --gpus-per-task, Ray)",
         )
+        parser.add_argument(
+            "--fake",
+            action="store_true",
+            help="tensors have shapes and no values: for kernels that only a GPU has, and models"
+            " that do not fit here; a branch by a value is said",
+        )
         add_case(parser)
         add_json(parser)
 
@@ -77,6 +83,7 @@ class RehearseVerb(Verb):
             hosts=int(options.hosts or 0),
             job_timeout=float(options.timeout_of_job or 0),
             own_gpu=options.own_gpu,
+            fake=options.fake,
         )
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
