@@ -350,6 +350,8 @@ def limit_reason(reason: str) -> WaitReason | None:
 
 def waiting_reason(reason: str) -> WaitReason | None:
     """What a reason of Slurm's means; None where nobody knows, or there is none."""
+    # squeue writes as a sentence what scontrol writes with _
+    reason = reason.strip().replace(" ", "_")
     if reason in ("", "None"):
         return None
     for sign, hint in ENDLESS.items():
