@@ -471,7 +471,7 @@ def test_an_endless_command_of_slurm_ends_with_all_it_started(tmp_path: Path, wh
     )
     assert done.returncode == 0, done.stderr[-2000:]
     refused, state, fact, grown = done.stdout.splitlines()
-    assert refused.startswith("The job was not submitted: sbatch"), refused
+    assert refused.startswith("It is not known whether Slurm took the job: sbatch"), refused
     assert "Slurm does not answer" in state and fact.startswith("squeue"), done.stdout
     assert int(grown) < 200 << 10, f"{grown} KiB"
     started = [int(pid) for file in tmp_path.glob("*.pids") for pid in file.read_text().split()]

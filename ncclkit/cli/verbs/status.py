@@ -64,12 +64,15 @@ class StatusVerb(Verb):
             known = job_outcomes(held)
             return replace(followed, data=lambda: _json_object(case, job, known))
         known = job_outcomes(held)
+        shown: set[str] = set()
+        (now,) = [outcome.state for outcome in known if outcome.job is job]
         if not options.json:
             _show_outcomes(known)
-        (now,) = [outcome.state for outcome in known if outcome.job is job]
+            # that it ended, and how, stands above what it printed
+            shown = {f"ncclkit: {now.sentence}"}
         ended = VerbAnswer(0)
         if now.over:
-            ended = ended_answer(job, now)
+            ended = ended_answer(job, now, shown)
         return replace(ended, data=lambda: _json_object(case, job, known))
 
 
