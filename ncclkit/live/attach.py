@@ -557,7 +557,8 @@ def _nobody(pids: Sequence[int], job: str | None) -> str:
     )
     if job is not None:
         return (
-            f"Slurm job {job} has no rank of this user on this host; go to one of its nodes{more}."
+            f"Slurm job {job} has no rank of this user on this host, and no scheduler here knows it"
+            f" as one that runs; go to one of its nodes{more}."
         )
     return (
         "No process of this user has a RANK in its environment; name the ranks: --pid"
