@@ -30,9 +30,7 @@ def cluster() -> Iterator[UserCluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.xdist_group("user situations")
 @pytest.mark.skipif(not available(), reason="Slurm and munge are not installed, or we are not root")
 @pytest.mark.skipif(not slurm_accounts.available(), reason="slurmdbd and MariaDB are not installed")
 @needs_namespaces
