@@ -90,6 +90,7 @@ LONG = (
     "live/test_staged_test.py",
     "live/test_submit.py",
     "live/test_user_cluster.py",
+    "live/test_user_situations.py",
     "notebooks/test_logs.py",
     "notebooks/test_report.py",
     "packaging/test_secrets.py",

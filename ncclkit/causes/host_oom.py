@@ -94,6 +94,8 @@ With less the next allocation may start the OOM killer.
 """
 RANKS = re.compile(r"python|pt_|ray|torch|train|perf|nccl|mpi|orted|srun|bash", re.IGNORECASE)
 """Names of processes that belong to a training job."""
+OWN_LIMIT = re.compile(r"Exceeded (?:job|step) memory limit", re.IGNORECASE)
+"""Slurm has counted the memory of the job's processes itself, without a control group."""
 REMOTE = re.compile(
     r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b"
 )
@@ -274,7 +276,9 @@ def _reported_oom(case: Case) -> Finding | None:
         or matching([first], "OOMKill", "MEMLIMIT")
     )
     limit = ""
-    if limited:
+    if OWN_LIMIT.search(first.text):
+        limit = " because the job reached its own limit of memory (Slurm's --mem)"
+    elif limited:
         limit = " because its memory limit (cgroup) was reached"
     victim = "a process of the job"
     if by_kernel and by_kernel.pid:
@@ -284,7 +288,7 @@ def _reported_oom(case: Case) -> Finding | None:
         rank = f", {name_ranks(ranks)},"
     say = (
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host"
-        f" memory{limit}; the other ranks only lost their peer."
+        f" memory{limit}; any other rank only lost its peer."
     )
     strength: Strength = "proven"
     # on a shared machine the OOM killer may have ended somebody else's process

@@ -159,11 +159,31 @@ def _ended_by_scheduler(case: Case) -> Finding | None:
     return found(
         ID,
         strength,
-        f"The ranks{on(_lost_host(scheduler))} were killed from outside: {BY[event.data.what]}.",
+        f"The ranks{on(_lost_host(scheduler))} were killed from outside: {_sender(event)}.",
         pick(scheduler),
         hosts=name_hosts(scheduler),
-        advice=(_requeue_advice(),),
+        advice=(_advice_on_end(event),),
     )
+
+
+def _sender(event: Event[SlurmEvent]) -> str:
+    """Why the scheduler ended the job, by the line that says that it did."""
+    if _is_preemption(event):
+        return "the scheduler took its nodes for a job of higher priority (preemption)"
+    return BY[event.data.what]
+
+
+def _is_preemption(event: Event[SlurmEvent]) -> bool:
+    return event.data.what == "cancelled" and "PREEMPT" in event.text.upper()
+
+
+def _advice_on_end(event: Event[SlurmEvent]) -> Advice:
+    """What helps against an end that the scheduler decided."""
+    if event.data.what == "node_fail":
+        return LOST_NODE
+    if _is_preemption(event):
+        return PREEMPTED
+    return _requeue_advice()
 
 
 RAY_SAYS = re.compile(r"marked dead|its node has died|terminated soon")
@@ -367,7 +387,7 @@ def _signs_of_hang(case: Case, event: Event) -> list[Event]:
     else:
         unfinished = begun
     cancelled = []
-    if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper():
+    if event.data.what == "cancelled" and not _is_preemption(event):
         cancelled = [event]
     failed = [
         *case.of(CudaOom),
@@ -498,12 +518,29 @@ def _requeue_advice() -> Advice:
         "Ask for a longer time limit, or save a checkpoint on a signal before the limit and let the"
         " job be requeued: sbatch with --signal=B:USR1@300 --requeue.",
         command="scontrol show config | grep -iE 'requeue|KillWait|OverTimeLimit'",
-        why="Limits and preemption are normal on shared machines.",
+        why="Limits are normal on shared machines.",
         check="The next run resumes from the last step.",
         risk="None.",
     )
 
 
+LOST_NODE = Advice(
+    "Start the job again from its last checkpoint without that node, and tell the administrators"
+    " about it.",
+    command="sinfo -R; sbatch --exclude=NODE train.sbatch",
+    why="Nothing in the program ended it; a node that failed may fail again.",
+    check="The next run resumes from the last step, on other nodes.",
+    risk="A job that Slurm has requeued by itself would run twice: `squeue --me` shows it.",
+)
+PREEMPTED = Advice(
+    "Start the job again from its last checkpoint, and let the next preemption cost less: a"
+    " checkpoint on the signal that comes before it, --requeue, or a QoS or partition that is not"
+    " preempted.",
+    command="scontrol show config | grep -iE 'preempt|requeue|KillWait'; sacctmgr show qos",
+    why="Preemption is normal on shared machines, and no fault of the job.",
+    check="The next run resumes from the last step.",
+    risk="A job that Slurm has requeued by itself would run twice: `squeue --me` shows it.",
+)
 RESTART = Advice(
     "Keep a checkpoint of each step that may be lost, and let the launcher start the ranks again"
     " from it: --max-restarts=3 of torchrun, --requeue of Slurm, max_failures of Ray.",
@@ -536,4 +573,4 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REMEDIES = (*_advice_on_sender(), DETACH, LOST)
+REMEDIES = (*_advice_on_sender(), LOST_NODE, PREEMPTED, DETACH, LOST)

@@ -36,7 +36,7 @@ class JobEnded(NcclkitError):
 
 
 def follow_until_hang(
-    case: Case, pids: Sequence[str], job: int | None, options: AttachOptions, on_record: OnRecord
+    case: Case, pids: Sequence[str], job: str | None, options: AttachOptions, on_record: OnRecord
 ) -> Attached:
     """Look whenever a rank stalls, until something is found; that look is kept in the case.
 

@@ -121,7 +121,19 @@ def _refuse_word(verb: argparse.ArgumentParser, word: str) -> None:
     of_a_job += [f"--{name.replace('_', '-')}" for name in JOB_OPTIONS]
     if flag in of_a_job:
         meant = f"`ncclkit submit {flag} … VERB` takes it, before the verb"
+    elif verb.prog.endswith(" submit") and _is_of_another_verb(flag):
+        meant = f"options of a verb stand behind it: `ncclkit submit … VERB {flag} …`"
     hint = ""
     if meant:
         hint = f"; {meant}"
     verb.error(f"{word!r} is not an option or argument of `{verb.prog}`{hint}")
+
+
+def _is_of_another_verb(flag: str) -> bool:
+    """Whether some verb takes this option."""
+    for verb in VERBS:
+        parser = argparse.ArgumentParser(add_help=False)
+        verb.add_arguments(parser)
+        if flag in parser._option_string_actions:
+            return True
+    return False

@@ -62,6 +62,20 @@ def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
     return filled_themes
 
 
+NAMED_BY = ("name", "device", "account")
+"""What may name a row of a table."""
+
+
+def _name_of_row(item: Any) -> Any:
+    """What a row of a list is called; a plain item is its own name."""
+    if not isinstance(item, dict):
+        return item
+    for key in NAMED_BY:
+        if item.get(key):
+            return item[key]
+    return ""
+
+
 def brief(value: Any, unit: str = "") -> str:
     """A value in one line with its unit.
 
@@ -71,16 +85,13 @@ def brief(value: Any, unit: str = "") -> str:
     if isinstance(shown, list):
         names = []
         for item in shown:
-            if isinstance(item, dict):
-                names.append(item.get("name", "") or item.get("device", ""))
-            else:
-                names.append(item)
-        given_names = []
-        for name in names:
+            name = _name_of_row(item)
             # 0 is a name, such as that of a GPU
             if name != "":
-                given_names.append(str(name))
-        return some(dict.fromkeys(given_names)) or "none"
+                names.append(str(name))
+        if shown and not names:
+            return plural(len(shown), "row")
+        return some(dict.fromkeys(names)) or "none"
     if isinstance(shown, dict):
         return ""
     if isinstance(shown, bool):

@@ -167,7 +167,7 @@ class Attached:
 async def attach(
     case: Case,
     pids: Sequence[str] = (),
-    job: int | None = None,
+    job: str | None = None,
     options: AttachOptions | None = None,
     on_record: OnRecord = lambda record: None,
 ) -> Attached:
@@ -180,16 +180,16 @@ async def attach(
     options = options or AttachOptions()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
-    known = None
+    launcher = None
     no_answer = None
     if job is not None:
         try:
-            known = await launchers.launcher_of_job(job)
+            launcher = await launchers.launcher_of_job(job)
         except NcclkitError as error:
             no_answer = error
     meant = {}
     notes: list[str] = []
-    if known is None:
+    if launcher is None:
         meant = _ranks_here(pids, job, notes.append, no_answer)
     folder = case.new_run("attach")
     problems: list[str] = []
@@ -202,10 +202,9 @@ async def attach(
     for say in filter(None, (*options.costs, *notes)):
         on_record({"kind": "note", "say": say})
     with packed() as program:
-        if known is not None and job is not None:
-            launcher, nodes = known
-            words = ("attach", str(folder), options.words(), f"job={job}")
-            command = launcher.beside_job(job, nodes, program, folder, *words)
+        if launcher is not None and job is not None:
+            words = ("attach", str(folder), options.words(), agent.OF_THIS_JOB)
+            command = launcher.beside_job(job, program, folder, *words)
             await _child(
                 command,
                 folder,
@@ -226,7 +225,7 @@ async def attach(
 
 def _ranks_here(
     pids: Sequence[str],
-    job: int | None,
+    job: str | None,
     note: Callable[[str], object],
     no_answer: NcclkitError | None,
 ) -> dict[int, int]:
@@ -251,18 +250,27 @@ def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(
             f"No rank could be read: {problems[0] if problems else error}"
         ) from error
-    rows = [
-        event for event in reading.events if event.kind == "attach.rank" and not event.data.gone
-    ]
+    seen = [event for event in reading.events if event.kind == "attach.rank"]
+    rows = [event for event in seen if not event.data.gone]
     if not rows:
-        raise NcclkitError(
-            f"No rank could be read: {problems[0] if problems else 'all of them are gone'}."
-        )
+        raise NcclkitError(_nothing_read(problems, bool(seen)))
     # where anything moved, what shows one moment accuses nobody
     still = motion(reading.events) is None
     events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
     return Attached(folder, reading, events, tuple(problems), _jobs(rows), tuple(_steps(rows)))
+
+
+def _nothing_read(problems: Sequence[str], were_ranks: bool) -> str:
+    """Why a look saw no rank, in one sentence."""
+    if problems:
+        return f"No rank could be read: {problems[0]}."
+    if were_ranks:
+        return "No rank could be read: all of them are gone."
+    return (
+        "No process of it has a RANK in its environment: it has not come to start its ranks, or"
+        " starts none."
+    )
 
 
 async def _child(
@@ -364,7 +372,7 @@ def _by_size(job: RunningJob) -> tuple[int, int]:
 
 
 def ranks_of_target(
-    pids: Sequence[str] = (), job: int | None = None, on_note: Callable[[str], object] = str
+    pids: Sequence[str] = (), job: str | None = None, on_note: Callable[[str], object] = str
 ) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
@@ -504,13 +512,29 @@ def _steps(rows: Sequence[Event]) -> Iterator[str]:
         yield f"output {file}, written {format_age(float(output['quiet']))} ago{last}"
 
 
-def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:
+def _meant(pids: Sequence[int], job: str | None) -> Sequence[int]:
     """The processes among which ranks are looked for."""
     if len(pids) > 1:
         return pids
     if pids:
         return list(processes.of_job(pids[0]))
-    return list(processes.parents()) if job is None else processes.of_slurm(str(job))
+    if job is None:
+        return list(processes.parents())
+    number, _, task = job.partition("_")
+    if task:
+        return _of_array_task(number, task)
+    return list(processes.of_slurm(number.partition("+")[0]))
+
+
+def _of_array_task(number: str, task: str) -> list[int]:
+    """The processes here of an array's task, which has a number of its own in Slurm."""
+    found = []
+    for pid in processes.parents():
+        variables = processes.environ(pid)
+        of_array = variables.get("SLURM_ARRAY_JOB_ID") == number
+        if of_array and variables.get("SLURM_ARRAY_TASK_ID") == task:
+            found.append(pid)
+    return found
 
 
 def _readable(pid: int) -> bool:
@@ -544,7 +568,7 @@ def _closed(pid: int) -> str:
     return f"Process {pid} belongs to {who}, and {SUDO}."
 
 
-def _nobody(pids: Sequence[int], job: int | None) -> str:
+def _nobody(pids: Sequence[int], job: str | None) -> str:
     """Why there is no rank."""
     if pids:
         if len(pids) == 1:
@@ -565,7 +589,8 @@ def _nobody(pids: Sequence[int], job: int | None) -> str:
     )
     if job is not None:
         return (
-            f"Slurm job {job} has no rank of this user on this host; go to one of its nodes{more}."
+            f"Slurm job {job} has no rank of this user on this host, and no scheduler here knows it"
+            f" as one that runs; go to one of its nodes{more}."
         )
     return (
         "No process of this user has a RANK in its environment; name the ranks: --pid"

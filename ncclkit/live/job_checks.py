@@ -72,7 +72,10 @@ def _refuse_gpus(row: Mapping[str, Any], name: str, options: JobOptions) -> None
             fitting += kind["nodes"]
     if fitting >= options.nodes:
         return
-    wanted = f"{plural(options.nodes, 'node')} with {plural(options.gpus_per_node, 'GPU')}"
+    nodes = "node"
+    if options.nodes > 1:
+        nodes = f"{options.nodes:,} nodes"
+    wanted = f"{nodes} with {plural(options.gpus_per_node, 'GPU')}"
     raise NcclkitError(
         f"{name} has no {wanted}: it has {node_kinds.mixed_words(row, with_idle=False)};"
         " --gpus-per-node 0 asks for none."

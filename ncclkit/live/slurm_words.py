@@ -66,7 +66,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "I/O error writing script/environment to file",
         "Slurm internal error",
     ),
-    "-p names another: {partitions}": (
+    "-p names another ({partitions})": (
         "Invalid partition name specified",
         "No partition specified or system default partition",
         "User's group not permitted to use this partition",
@@ -74,11 +74,11 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "Partition in DOWN state",
         "Multiple partition job request not supported",
     ),
-    "-A names another account: {accounts}": (
+    "-A names another account ({accounts})": (
         "Invalid account or account/partition combination specified",
         "Invalid or unknown association",
     ),
-    "-q names another QoS: {qos}": (
+    "-q names another QoS ({qos})": (
         "Invalid qos specification",
         "Invalid QOS specification, relative QOS",
         "Requested account has breached requested QOS usage threshold",
@@ -184,6 +184,20 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "a rule of this cluster refused it; what it says stands before": ("Unspecified error",),
 }
 """What to do → what sbatch says."""
+AFTER_SENDING = (
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Message receive failure",
+    "Connection timed out reading",
+)
+"""What sbatch says where the controller fell silent after it was sent the job."""
+
+
+def may_be_taken(printed: str) -> bool:
+    """Whether the controller may have taken a job all the same."""
+    said = printed.lower()
+    return any(text.lower() in said for text in AFTER_SENDING)
+
 
 
 def refusal_hint(printed: str, known: Mapping[str, str]) -> str:
@@ -350,6 +364,8 @@ def limit_reason(reason: str) -> WaitReason | None:
 
 def waiting_reason(reason: str) -> WaitReason | None:
     """What a reason of Slurm's means; None where nobody knows, or there is none."""
+    # squeue writes as a sentence what scontrol writes with _
+    reason = reason.strip().replace(" ", "_")
     if reason in ("", "None"):
         return None
     for sign, hint in ENDLESS.items():

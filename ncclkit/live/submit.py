@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypedDict
 
 from ncclkit.agent import redact, wire
 from ncclkit.agent.digits import is_whole
+from ncclkit.agent.facts.machine import Hung, TooLong
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -262,6 +263,13 @@ def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
             # a rule of this cluster says its own words before sbatch ends with a general sentence
             why = "; ".join(error.sentences("sbatch")) or why
             printed = error.printed
+        if isinstance(error.__cause__, (Hung, TooLong)) or slurm_words.may_be_taken(printed):
+            # what sbatch had sent may lie before a controller that wakes up
+            raise NcclkitError(
+                f"It is not known whether Slurm took the job: {why}; `squeue --me` tells when Slurm"
+                " answers again. Should this job start, it ends at once, as its folder is gone:"
+                " submit it anew then."
+            ) from None
         hint = slurm_words.refusal_hint(printed, known)
         if hint:
             why = f"{why}; {hint}"

@@ -41,7 +41,8 @@ MOST_JOBS = 8
 LONGEST_COMMAND = 120
 """Letters of a command that are shown."""
 TARGETS = "all, or process ids, or job and its Slurm id"
-TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
+PROCESSES = r"(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*"
+TARGET = re.compile(rf"all|job \d{{1,10}}(?:[_+]\d{{1,7}})?|{PROCESSES}")
 
 
 class AttachForm(Form):
@@ -172,10 +173,11 @@ async def attached_view(case: Case, target: str, options: AttachOptions | None =
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
     numbers = re.findall(r"[\d=]+", target)
-    by_job = target.strip().startswith("job")
-    made = await attach(
-        case, () if by_job else numbers, int(numbers[0]) if by_job else None, options
-    )
+    job = None
+    if target.strip().startswith("job"):
+        job = target.strip().removeprefix("job").strip()
+        numbers = []
+    made = await attach(case, numbers, job, options)
     return stacks_view(
         made.events, made.problems, diagnose(case).findings, (*made.jobs, *made.progress)
     )

@@ -112,6 +112,28 @@ def test_who_ended_the_ranks_says_whether_they_start_again(why: str, step: bool,
     assert (found.decision.action, reason in found.decision.reason) == (action, True), found.decision
 
 
+@pytest.mark.parametrize(
+    ("why", "say", "advice"),
+    [
+        (" DUE TO TIME LIMIT", "time limit was reached", "longer time limit"),
+        (" DUE TO PREEMPTION", "for a job of higher priority (preemption)", "next preemption cost less"),
+        (" DUE TO NODE FAILURE", "the scheduler lost the node", "without that node"),
+    ],
+)
+def test_each_end_by_the_scheduler_has_its_own_advice(why: str, say: str, advice: str) -> None:
+    found = judged_text(f"NCCL INFO comm 0x1 rank 0 nranks 2 - Init COMPLETE\n{LOG.format(why=why, step='')}").findings[0]
+    assert say in found.say and advice in found.advice[0].do
+
+
+def test_a_limit_of_slurm_itself_is_no_control_group() -> None:
+    """Nor has a job of one rank others that lost their peer."""
+    text = "step 1\nslurmstepd-n1: error: Exceeded job memory limit\nsrun: error: n1: task 0: Killed\n"
+    found = judged_text(text).findings[0]
+    assert found.cause == "host_oom" and "(Slurm's --mem)" in found.say and "cgroup" not in found.say
+    kernel = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    assert "(cgroup)" in judged_text(kernel).findings[0].say
+
+
 def test_a_service_that_does_not_answer_is_no_fault_of_the_program() -> None:
     trace = "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"train.py\", line 3, in <module>\n"
     trace += "[rank0]:     model = load()\n[rank0]: {error}: no answer\n"

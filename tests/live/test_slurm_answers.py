@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import scheduler, submit
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import slurm_beside
 from tests.live.test_submit import commands, fake
 
 __all__ = ["fake"]
@@ -32,9 +33,55 @@ SHOWN = {
 def test_a_running_job_of_each_version_runs(fake: Path, tmp_path: Path, version: str) -> None:
     state = submit.parse_state(SHOWN[version])
     assert (state.state, state.nodes, state.partition, state.status) == ("RUNNING", "n[1-2]", "gpu", None)
-    (tmp_path / "shown").write_text(SHOWN[version] + "\n" + SHOWN["20.11"].replace("RUNNING", "PENDING") + "\n")
+    own = SHOWN[version].replace("ann(1000)", f"ann({os.geteuid()})")
+    (tmp_path / "shown").write_text(own + "\n" + SHOWN["20.11"].replace("RUNNING", "PENDING") + "\n")
     commands(fake, scontrol=f"cat {tmp_path}/shown", srun="exit 0")
-    assert asyncio.run(slurm.nodes_of(7)) == (0 if version == "24.11" else 2)
+    parts = asyncio.run(slurm_beside.running_parts("7"))
+    assert parts == slurm_beside.RunningParts("8" if "array" in version else "7", (2,))
+
+
+RUNS = "JobId={id} {more} UserId={user} JobState={state} NumNodes={nodes}"
+
+
+def shown(number: int, more: str = "", state: str = "RUNNING", nodes: int = 2, user: str = f"me({os.geteuid()})") -> str:
+    return RUNS.format(id=number, more=more, state=state, nodes=nodes, user=user)
+
+
+HET = [shown(7, "HetJobId=7 HetJobOffset=0"), shown(8, "HetJobId=7 HetJobOffset=1", nodes=3)]
+ARRAY = [shown(9, "ArrayJobId=7 ArrayTaskId=0"), shown(7, "ArrayJobId=7 ArrayTaskId=4")]
+
+
+def asked_about(fake: Path, folder: Path, job: str, lines: list[str]) -> slurm_beside.RunningParts | None:
+    (folder / "shown").write_text("\n".join(lines))
+    commands(fake, scontrol=f'echo "$@" >> {folder}/asked; cat {folder}/shown', srun="exit 0")
+    return asyncio.run(slurm_beside.running_parts(job))
+
+
+@pytest.mark.parametrize("job", ["7", "7+1", "8"])
+def test_the_parts_of_a_heterogeneous_job_are_looked_at_together(fake: Path, tmp_path: Path, job: str) -> None:
+    """Slurm starts a step beside it by the number of its first part alone, and each part says its own nodes."""
+    parts = asked_about(fake, tmp_path, job, HET)
+    assert parts == slurm_beside.RunningParts("7", (2, 3))
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "-o -- show job 7"
+    words = slurm_beside.command_beside(parts, tmp_path / "agent", tmp_path, "attach", "x")
+    middle = words.index(":")
+    assert words[:2] == ["srun", "--jobid=7"]
+    assert words[2:5] == ["--het-group=0", "--nodes", "2"] and words[middle + 1 : middle + 4] == ["--het-group=1", "--nodes", "3"]
+    assert [part[-2:] for part in (words[:middle], words)] == [["attach", "x"]] * 2
+
+
+def test_of_an_array_one_task_is_meant(fake: Path, tmp_path: Path) -> None:
+    with pytest.raises(NcclkitError, match=r"is an array, of which 2 tasks run \(7_0, 7_4\); name one of them: --job 7_0"):
+        asked_about(fake, tmp_path, "7", ARRAY)
+    assert asked_about(fake, tmp_path, "7_0", ARRAY[:1]) == slurm_beside.RunningParts("9", (2,))
+    waits = shown(7, "ArrayJobId=7 ArrayTaskId=5-9", "PENDING")
+    assert asked_about(fake, tmp_path, "7", [waits, ARRAY[0]]) == slurm_beside.RunningParts("9", (2,))
+
+
+def test_the_job_of_another_user_is_called_his(fake: Path, tmp_path: Path) -> None:
+    with pytest.raises(NcclkitError, match="Slurm job 7 belongs to user ann, and Slurm starts nothing of .* beside it: let that user run"):
+        asked_about(fake, tmp_path, "7", [shown(7, user="ann(4711)")])
+    assert asked_about(fake, tmp_path, "7", [shown(7, user="odd")]) is not None
 
 
 ENDED = {

@@ -54,7 +54,7 @@ def test_every_refusal_and_every_reason_of_slurm_20_to_25_has_a_hint() -> None:
         ("Unable to contact slurm controller (connect failure)", "controller does not answer"),
         (
             "Invalid account or account/partition combination specified",
-            "-A names another account: ACC",
+            "-A names another account (ACC)",
         ),
         (
             "Multiple partition job request not supported when a partition is set in the association",
@@ -97,6 +97,9 @@ def test_a_refusal_is_read_whole(text: str, hint: str) -> None:
         ("Reservation", "has not begun", False),
         ("Resources", "busy", False),
         ("JobHeldUser", "scontrol release", False),
+        # as scontrol writes it, and as squeue does
+        ("Job's_account_not_permitted_to_use_this_partition_(p_allows_ml_not_lab)", "another", True),
+        ("Job's account not permitted to use this partition (p allows ml not lab)", "another", True),
     ],
 )
 def test_a_job_that_can_start_is_not_called_stuck(reason: str, hint: str, final: bool) -> None:
@@ -132,7 +135,7 @@ def test_a_hint_names_your_accounts_and_what_the_nodes_are(fake: Path, tmp_path:
     commands(
         fake, sbatch=f"echo 'sbatch: error: Batch job submission failed: {invalid}' >&2; exit 1"
     )
-    with pytest.raises(NcclkitError, match="-A names another account: yours: ml, bio"):
+    with pytest.raises(NcclkitError, match=r"-A names another account \(yours: ml, bio\)"):
         submit.submit(case, ["probe"], JobOptions(account="x"))
     busy = "Requested node configuration is not available"
     commands(fake, sbatch=f"echo 'sbatch: error: Batch job submission failed: {busy}' >&2; exit 1")

@@ -513,7 +513,7 @@ def test_a_case_that_the_nodes_do_not_see_gets_their_files_over_srun_also_from_a
 @pytest.mark.usefixtures("slurm")
 def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    with pytest.raises(NcclkitError, match="Invalid partition name specified; -p names another: `sinfo -s`"):
+    with pytest.raises(NcclkitError, match=r"Invalid partition name specified; -p names another \(`sinfo -s`"):
         submit.submit(case, ["probe"], JobOptions(partition="nowhere"))
     with pytest.raises(NcclkitError, match="no node has so many GPUs, .*--gpus-per-node 0 asks for none"):
         submit.submit(case, ["probe"], JobOptions(gpus_per_node=8))

@@ -137,7 +137,7 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
         ("rank 3", "Cannot attach to 'rank 3'"),
         ("4711; rm -rf /", "Cannot attach to"),
         # the second where Slurm's commands are installed and no controller answers
-        ("job 999999999999", "has no rank of this user on this host|did not say where job 9+ runs"),
+        ("job 9999999999", "has no rank of this user on this host|did not say where job 9+ runs"),
         ("999999999", "There is no process 999999999"),
     ],
 )

@@ -49,22 +49,30 @@ OVERHEAD = 2.0
 DEBUGGER_MINIMUM = 9.0
 """Part of `TIMEOUT` that debuggers have at least, where they are asked for."""
 
+OF_THIS_JOB = "job"
+"""The word in the place of processes."""
+
 
 def main(argv):
-    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: collect evidence.
+    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job``: collect evidence.
 
-    It is that of these processes, or of a Slurm job's processes here.  OPTIONS are those of
-    `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
+    It is that of these processes, or of all here of the Slurm job that this is a step of.
+    OPTIONS are those of `collect_and_sample`, as JSON.  Sends a record for each thing that is
+    missing.
     """
     folder = argv[0]
     options = json.loads(argv[1])
     words = argv[2:]
     node = ""
     processes.die_with_parent()
-    if words[0].startswith("job="):
+    if words[0] == OF_THIS_JOB:
         node = os.environ["SLURM_NODEID"]
         jobs = processes.jobs_of_processes(
-            processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node)
+            processes.of_slurm(
+                os.environ["SLURM_JOB_ID"],
+                os.environ["SLURM_STEP_ID"],
+                os.environ["SLURMD_NODENAME"],
+            )
         )
         ranks = {}
         if jobs:

@@ -278,7 +278,7 @@ def of_slurm(job, step="", node=""):
     for pid in parents():
         variables = environ(pid)
         ours = step and variables.get("SLURM_STEP_ID") == step
-        elsewhere = node and variables.get("SLURM_NODEID", node) != node
+        elsewhere = node and variables.get("SLURMD_NODENAME", node) != node
         if variables.get("SLURM_JOB_ID") == job and not ours and not elsewhere:
             found.append(pid)
     return found

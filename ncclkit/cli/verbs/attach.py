@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from ncclkit.agent.digits import whole_numbers
-from ncclkit.cli.arguments import DAY, JOB_ID, add_case, add_json, add_log_marks
+from ncclkit.cli.arguments import DAY, add_case, add_json, add_log_marks
 from ncclkit.cli.judging import judge_run, open_case, with_log_marks
 from ncclkit.cli.runner import Part, Verb, VerbAnswer, Verdict, print_note
 from ncclkit.cli.terminal import Activity
@@ -115,7 +115,22 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
             " only job here)"
         ),
     )
-    which.add_argument("--job", type=JOB_ID, help="this Slurm job, on all of its nodes")
+    which.add_argument(
+        "--job",
+        type=_job_name,
+        help="this Slurm job, array task (4711_3) or heterogeneous job, on all of its nodes",
+    )
+
+
+def _job_name(word: str) -> str:
+    """A job as Slurm names it; the error is a sentence of argparse."""
+    from ncclkit.live.launch.slurm_beside import JOB
+
+    if not JOB.fullmatch(word):
+        raise argparse.ArgumentTypeError(
+            f"must be a job of Slurm such as 4711, 4711_3 or 4711+1, but it is {word[:60]!r}"
+        )
+    return word
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:

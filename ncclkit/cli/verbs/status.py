@@ -64,22 +64,30 @@ class StatusVerb(Verb):
             known = job_outcomes(held)
             return replace(followed, data=lambda: _json_object(case, job, known))
         known = job_outcomes(held)
-        if not options.json:
-            _show_outcomes(known)
+        shown: set[str] = set()
         (now,) = [outcome.state for outcome in known if outcome.job is job]
+        if not options.json:
+            _show_outcomes(known, job)
+            # that it ended, and how, stands above what it printed
+            shown = {f"ncclkit: {now.sentence}"}
         ended = VerbAnswer(0)
         if now.over:
-            ended = ended_answer(job, now)
+            ended = ended_answer(job, now, shown)
         return replace(ended, data=lambda: _json_object(case, job, known))
 
 
-def _show_outcomes(known: Sequence[JobOutcome]) -> None:
+def _show_outcomes(known: Sequence[JobOutcome], meant: BatchJob) -> None:
     """A line for each job, and below it what came of its verb."""
     for outcome in known:
+        printed = ""
+        # what the meant job printed follows
+        if outcome.job is meant and outcome.state.over:
+            printed = meant.printed
         words = shlex.join(["ncclkit", *with_case(outcome.job.words)])
         show(f"{words}: {outcome.state.sentence}", sys.stderr)
         for line in outcome.lines():
-            show(f"  {line}", sys.stderr)
+            if line not in printed:
+                show(f"  {line}", sys.stderr)
 
 
 def _json_object(case: Case, job: BatchJob, known: Sequence[JobOutcome]) -> dict[str, Any]:

@@ -302,7 +302,12 @@ def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
     Since 24.05 it tells the very files, before that the folder, in which Slurm's own name is tried.
     """
     ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
-    rows = _ask_slurm([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
+    # that an older sacct has no such option says nothing about the job
+    asked_first: list[str] = []
+    words = [*ask, "--expand-patterns", "--format=StdOut,StdErr"]
+    rows = _ask_slurm(words, asked_first).splitlines()
+    if not any("--expand-patterns" in why for why in asked_first):
+        said += asked_first
     told = "|".join(rows).split("|")
     paths = [path for path in told if path.startswith("/") and path != "/dev/null"]
     if not paths and (folders := _ask_slurm([*ask, "--format=WorkDir"], said).split("\n")):

@@ -26,6 +26,7 @@ NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]{0,4000}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 """One node."""
 STATE = re.compile(r"[A-Z][A-Z_]{1,30}")
+COUNT = re.compile(r"[0-9]{1,6}")
 NODE_STATE = re.compile(r"[A-Z][A-Z_]{1,30}(?:\+[A-Z_]{1,30}){0,12}[*~#!%$@^-]{0,3}")
 WENT_WELL = "COMPLETED"
 LOST = ("NODE_FAIL", "BOOT_FAIL")
@@ -89,6 +90,8 @@ class SlurmEnd:
     """What a reader of the job's logs should know; none of a job that went well."""
     problem: str = ""
     """Why it is not known how the job ended, in one sentence."""
+    restarts: int = 0
+    """How often Slurm has put it into the queue again."""
 
 
 def fields(line: str) -> dict[str, str]:
@@ -120,7 +123,10 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
         return SlurmEnd()
     nodes = known.get("NodeList", "")
     if state in (*WAITING, WENT_WELL):
-        return SlurmEnd(state, nodes)
+        restarts = 0
+        if COUNT.fullmatch(known.get("Restarts", "")):
+            restarts = int(known["Restarts"])
+        return SlurmEnd(state, nodes, restarts=restarts)
     lines = []
     if state not in AT_WORK:
         kept = [f"JobId={job}", f"JobState={state}"]
@@ -148,6 +154,11 @@ def note_on_running(job: str, end: SlurmEnd) -> str:
     where = ""
     if NODES.fullmatch(end.nodes):
         where = f" on {end.nodes[:80]}"
+    if end.state in WAITING and end.restarts:
+        return (
+            f"Slurm has put job {job} into the queue again by itself ({end.state}), so its logs are"
+            " of an earlier attempt; who submits it, too, has it twice."
+        )
     if end.state in WAITING:
         return f"Slurm job {job} waits in the queue ({end.state}): nothing of it runs now."
     if end.state in AT_WORK:

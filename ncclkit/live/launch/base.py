@@ -71,19 +71,20 @@ class Launcher(ABC):
         `paths` is label → folder that is looked at.
         """
 
-    async def nodes_of_job(self, number: int) -> int:
-        """How many nodes a running job of this user has.
+    async def nodes_of_job(self, job: str) -> int:
+        """How many nodes a running job of this user has, which is named as its scheduler does.
 
         It is 0 where this launcher knows of none.  Raises NcclkitError, which says why, where it
         cannot tell, and where the job does not run.
         """
         return 0
 
-    def beside_job(
-        self, number: int, nodes: int, agent: Path, folder: Path, *words: str
-    ) -> list[str]:
-        """The command that runs a verb of the agent on each node of a running job."""
-        raise NcclkitError(f"{self.name} cannot start anything beside job {number}.")
+    def beside_job(self, job: str, agent: Path, folder: Path, *words: str) -> list[str]:
+        """The command that runs a verb of the agent on each node of a running job.
+
+        `nodes_of_job` was asked about it before.
+        """
+        raise NcclkitError(f"{self.name} cannot start anything beside job {job}.")
 
     def own_environ(self) -> dict[str, str] | None:
         """The environment of that command; None: as it is."""

@@ -62,13 +62,9 @@ def hosts_of_plan(plan: Plan) -> int:
     return plan.sharing * max(1, node_count())
 
 
-async def launcher_of_job(number: int) -> tuple[Launcher, int] | None:
-    """The launcher that knows this running job, and how many nodes it has.
-
-    It is None where no one does.
-    """
+async def launcher_of_job(job: str) -> Launcher | None:
+    """The launcher that knows this running job; None where no one does."""
     for launcher in known_launchers():
-        nodes = await launcher.nodes_of_job(number)
-        if nodes:
-            return launcher, nodes
+        if await launcher.nodes_of_job(job):
+            return launcher
     return None

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.core.text import host_list, split_words
 from ncclkit.evidence.sources import slurm_end
 from ncclkit.live import scheduler
-from ncclkit.live.launch import pack
+from ncclkit.live.launch import pack, slurm_beside
 from ncclkit.live.launch.base import Launcher, OnRecord, Record, checked_program
 from ncclkit.live.launch.local import FACTS, missing_facts, run_under_guard
 from ncclkit.live.launch.pack import PIPED, packed
@@ -112,57 +111,6 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
     given = f"--input={scheduler.file_pattern(agent)}"
     srun = srun_once_per_node(given, wait=wait)
     return [*srun, *_split(CONTAINER), checked_program(python), *PIPED]
-
-
-async def nodes_of(job: int) -> int:
-    """How many nodes a Slurm job runs on.
-
-    It is 0 where Slurm is not here, or does not know the job.  Raises NcclkitError, which says why,
-    where it does not answer, and where the job does not run.
-    """
-    if shutil.which("srun") is None or shutil.which("scontrol") is None:
-        return 0
-    number = scheduler.checked_id(str(job), "The option --job")
-    try:
-        ask = ("scontrol", "-o", "--", "show", "job", number)
-        output = await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)
-    except NcclkitError as error:
-        if scheduler.UNKNOWN_ID in str(error).lower():
-            return 0
-        why = str(error).rstrip(".")
-        raise NcclkitError(
-            f"Slurm did not say where job {number} runs ({why}); ask again, or go to one of its"
-            " nodes."
-        ) from error
-    shown = scheduler.fields(output.partition("\n")[0])
-    state = shown.get("JobState", "")
-    if not state:
-        answer = repr(output.strip()[:100])
-        raise NcclkitError(
-            f"Slurm did not say where job {number} runs (scontrol answered {answer}); ask again, or"
-            " go to one of its nodes."
-        )
-    if state != "RUNNING":
-        raise NcclkitError(
-            f"Slurm says of job {number} {state[:40]}, so none of its ranks is at work."
-        )
-    return scheduler.number_in(shown.get("NumNodes", ""))
-
-
-def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
-    """The command that runs an agent's verb on each node of a job.
-
-    The job is of this user, and its steps go on beside it.  Its records come in
-    ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
-    """
-    count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
-    number = scheduler.checked_id(str(job), "The option --job")
-    # rather fail after 10 s than wait until the job has ended
-    beside = ["srun", f"--jobid={number}", "--overlap", "--immediate=10"]
-    beside += ["--cpu-bind=none", "--mem=0"]
-    output = f"--output={scheduler.file_pattern(folder)}/attach-node%n.jsonl"
-    given = f"--input={scheduler.file_pattern(agent)}"
-    return [*beside, *count, given, output, sys.executable, *PIPED, *words]
 
 
 def environ_without_slurm() -> dict[str, str]:
@@ -446,6 +394,10 @@ class SlurmLauncher(Launcher):
 
     name = "Slurm"
 
+    def __init__(self) -> None:
+        self._parts: dict[str, slurm_beside.RunningParts] = {}
+        """What Slurm answered about jobs that run."""
+
     def node_count(self) -> int:
         """As `nodes`."""
         return nodes()
@@ -474,15 +426,17 @@ class SlurmLauncher(Launcher):
         """As `read_facts_of_nodes`."""
         return await read_facts_of_nodes(python, folder, paths)
 
-    async def nodes_of_job(self, number: int) -> int:
-        """As `nodes_of`."""
-        return await nodes_of(number)
+    async def nodes_of_job(self, job: str) -> int:
+        """The nodes of all parts of a job, by `slurm_beside.running_parts`."""
+        parts = await slurm_beside.running_parts(job)
+        if parts is None:
+            return 0
+        self._parts[job] = parts
+        return sum(parts.nodes)
 
-    def beside_job(
-        self, number: int, nodes: int, agent: Path, folder: Path, *words: str
-    ) -> list[str]:
-        """As `on_nodes_of`."""
-        return on_nodes_of(number, nodes, agent, folder, *words)
+    def beside_job(self, job: str, agent: Path, folder: Path, *words: str) -> list[str]:
+        """As `slurm_beside.command_beside`."""
+        return slurm_beside.command_beside(self._parts[job], agent, folder, *words)
 
     def own_environ(self) -> dict[str, str] | None:
         """The environment without what an allocation that we are in says of itself."""
