@@ -193,7 +193,7 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
 
 def _pool_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
     """What the worker of a pool does that works, or that all workers that were seen are idle."""
-    workers = [child for child in about.children if _is_of_pool(child)]
+    workers = list(filter(_is_of_pool, about.children))
     for child in workers:
         if not _is_idle_worker(child):
             return _child_words(child, about, rank_of_pid)

@@ -44,8 +44,11 @@ def _awaited_end(about: AttachRank) -> WaitEnd:
 
 def _other_process(about: AttachRank) -> NamedProcess:
     """Who holds the other end of its pipe or socket, or its lock; empty where that is not known."""
-    others = list(_awaited_end(about).get("others", []))
-    others += [lock.get("holder", {}) for lock in about.wait.get("locks", [])]
+    end = _awaited_end(about)
+    others = list(end.get("others", []))
+    for lock in about.wait.get("locks", []):
+        holder = lock.get("holder", {})
+        others.append(holder)
     if others:
         return others[0]
     return {}
@@ -422,10 +425,10 @@ def _step_of_file(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 def _step_of_process(stand: RankPosition, about: AttachRank) -> Advice:
-    children = [child.get("pid") for child in about.children]
     pid = about.pid
-    if len(children) == 1:
-        pid = children[0]
+    if len(about.children) == 1:
+        child = about.children[0]
+        pid = child.get("pid")
     if FORKED in stand.detail:
         return _step_of_forked("child", pid)
     if FEEDER in stand.detail:
