@@ -313,9 +313,9 @@ def _step_of_result(stand: RankPosition, about: AttachRank) -> Advice:
 def _step_of_pool(stand: RankPosition, about: AttachRank) -> Advice:
     if "idle" in stand.detail:
         return Advice(
-            "Find why a worker of the pool died: its workers wait for tasks, so the one that the"
-            f" rank awaits{_at(stand)} was lost with a worker that was killed. Use"
-            " concurrent.futures.ProcessPoolExecutor, which raises BrokenProcessPool.",
+            "See whether a worker of the pool was killed: those that were seen wait for tasks, and"
+            f" a result is awaited{_at(stand)}. Use concurrent.futures.ProcessPoolExecutor, which"
+            " raises BrokenProcessPool.",
             command="dmesg -T | grep -iE 'oom|killed process' | tail; coredumpctl list --no-pager",
             why="multiprocessing.Pool starts a new worker for a dead one, without its task.",
             check="The next run raises at that line, or goes on.",
