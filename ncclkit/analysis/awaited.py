@@ -193,7 +193,7 @@ def _of_thread(place: _Place, about: AttachRank) -> Awaited | None:
 
 def _pool_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
     """What the worker of a pool does that works, or that all workers that were seen are idle."""
-    workers = [child for child in about.children if _is_of_pool(child)]
+    workers = list(filter(_is_of_pool, about.children))
     for child in workers:
         if not _is_idle_worker(child):
             return _child_words(child, about, rank_of_pid)
@@ -503,7 +503,10 @@ def _worker_words(about: AttachRank, rank_of_pid: Mapping[int, int]) -> str:
 
 def _is_idle_worker(child: WaitingChild) -> bool:
     for frame in child.get("frames", []):
-        if (PurePosixPath(str(frame.get("file"))).name, frame.get("func")) == IDLE_WORKER:
+        name = PurePosixPath(str(frame.get("file"))).name
+        # py-spy names the class from Python 3.11 on: Queue.get, SimpleQueue.get
+        func = str(frame.get("func")).rpartition(".")[2]
+        if (name, func) == IDLE_WORKER:
             return True
         if is_own(frame):
             break
@@ -521,7 +524,11 @@ def _child_words(child: WaitingChild, about: AttachRank, rank_of_pid: Mapping[in
     """``process 4711 `sleep 600` waits for a timer``."""
     frames = child.get("frames", [])
     # a fork without an exec has the command of its parent
-    was_forked = str(child.get("name")) == about.command
+    name = str(child.get("name"))
+    was_forked = name == about.command
+    # a long command is cut
+    if name.endswith("…"):
+        was_forked = about.command.startswith(name[:-1])
     who = f"process {child.get('pid')}"
     if not was_forked:
         who = _process_words(child, rank_of_pid)

@@ -44,8 +44,11 @@ def _awaited_end(about: AttachRank) -> WaitEnd:
 
 def _other_process(about: AttachRank) -> NamedProcess:
     """Who holds the other end of its pipe or socket, or its lock; empty where that is not known."""
-    others = list(_awaited_end(about).get("others", []))
-    others += [lock.get("holder", {}) for lock in about.wait.get("locks", [])]
+    end = _awaited_end(about)
+    others = list(end.get("others", []))
+    for lock in about.wait.get("locks", []):
+        holder = lock.get("holder", {})
+        others.append(holder)
     if others:
         return others[0]
     return {}
@@ -58,11 +61,14 @@ def _at(stand: RankPosition) -> str:
     return ""
 
 
-def _look_at(pid: int | None) -> str:
-    """The command that shows what a process does."""
+def _look_at(pid: int | None, name: str = "python") -> str:
+    """The command that shows what a process does; `name` is its command."""
     if not pid:
         return ""
-    return f"ps -o pid,ppid,stat,wchan:20,etime,args -p {pid}; py-spy dump --pid {pid}"
+    shown = f"ps -o pid,ppid,stat,wchan:20,etime,args -p {pid}"
+    if "python" in name:
+        return f"{shown}; py-spy dump --pid {pid}"
+    return shown
 
 
 def _holders_of(path: str) -> str:
@@ -91,12 +97,14 @@ def _step_of_stopped(stand: RankPosition, about: AttachRank) -> Advice:
 
 def _continue_advice(pid: int | None) -> Advice:
     order = ""
+    number = ""
     if pid:
-        order = f"ps -o pid,ppid,pgid,user,tty,stat,lstart,args -p {pid}; kill -CONT {pid}"
+        order = f"ps -o pid,ppid,pgid,user,tty,stat,lstart,args -p {pid}"
+        number = f" {pid}"
     return Advice(
-        "Let the stopped rank go on with `kill -CONT`, unless somebody stopped it on purpose: ask"
-        " for `scontrol suspend`, Ctrl-Z in its terminal, a script with `kill -STOP`, a snapshot"
-        " (CRIU, `docker pause`).",
+        f"Let the stopped rank go on with `kill -CONT{number}`, unless somebody stopped it on"
+        " purpose: ask for `scontrol suspend`, Ctrl-Z in its terminal, a script with `kill -STOP`,"
+        " a snapshot (CRIU, `docker pause`).",
         command=order,
         why=(
             "The kernel keeps no sender of a signal: only an audit log (`ausearch -sc kill`), or"
@@ -310,9 +318,9 @@ def _step_of_result(stand: RankPosition, about: AttachRank) -> Advice:
 def _step_of_pool(stand: RankPosition, about: AttachRank) -> Advice:
     if "idle" in stand.detail:
         return Advice(
-            "Find why a worker of the pool died: its workers wait for tasks, so the one that the"
-            f" rank awaits{_at(stand)} was lost with a worker that was killed. Use"
-            " concurrent.futures.ProcessPoolExecutor, which raises BrokenProcessPool.",
+            "See whether a worker of the pool was killed: those that were seen wait for tasks, and"
+            f" a result is awaited{_at(stand)}. Use concurrent.futures.ProcessPoolExecutor, which"
+            " raises BrokenProcessPool.",
             command="dmesg -T | grep -iE 'oom|killed process' | tail; coredumpctl list --no-pager",
             why="multiprocessing.Pool starts a new worker for a dead one, without its task.",
             check="The next run raises at that line, or goes on.",
@@ -354,19 +362,20 @@ def _step_of_signal(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 def _step_of_pipe(stand: RankPosition, about: AttachRank) -> Advice:
-    pid = _other_process(about).get("pid")
+    other = _other_process(about)
+    order = _look_at(other.get("pid"), other.get("name", "")) or _look_at(about.pid)
     if _awaited_end(about).get("does") == "write":
         return Advice(
             "Let the reader of the pipe read: the rank writes into it until it is full"
             f"{_at(stand)}. Use communicate(), or a file, where nobody reads meanwhile.",
-            command=_look_at(pid or about.pid),
+            command=order,
             why="A pipe holds 64 KiB; after that whoever writes waits for its reader.",
             check="The rank passes that line.",
             risk=READS_ONLY,
         )
     return Advice(
         f"See why nothing is written to the pipe that the rank reads{_at(stand)}.",
-        command=_look_at(pid or about.pid),
+        command=order,
         why="A read of a pipe waits until something is written or all its writers are gone.",
         check="The rank passes that line.",
         risk=READS_ONLY,
@@ -422,10 +431,12 @@ def _step_of_file(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 def _step_of_process(stand: RankPosition, about: AttachRank) -> Advice:
-    children = [child.get("pid") for child in about.children]
     pid = about.pid
-    if len(children) == 1:
-        pid = children[0]
+    name = about.command
+    if len(about.children) == 1:
+        child = about.children[0]
+        pid = child.get("pid")
+        name = child.get("name", "")
     if FORKED in stand.detail:
         return _step_of_forked("child", pid)
     if FEEDER in stand.detail:
@@ -449,7 +460,7 @@ def _step_of_process(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
         f"See what the child process does that rank {stand.rank} waits for{_at(stand)}, and give"
         " the wait a timeout (subprocess.run(…, timeout=60)).",
-        command=_look_at(pid),
+        command=_look_at(pid, name),
         why="The rank goes on when its child ends.",
         check="The child ends, and the rank passes that line.",
         risk=READS_ONLY,

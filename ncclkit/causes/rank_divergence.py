@@ -394,8 +394,14 @@ def _live_mismatch(case: Case, event: Event) -> Finding:
             lines.append(seen[rank].lines[-1])
     finding = _finding(case, strength, say, [event, *lines], ranks_of(odd))
     told = _advice_on_branch(event, odd)
-    waits = {seen[rank].waits_for for rank in first_ranks if rank in seen}
-    others = {seen[rank].waits_for for rank in ranks_of(right) if rank in seen}
+    waits = set()
+    for rank in first_ranks:
+        if rank in seen:
+            waits.add(seen[rank].waits_for)
+    others = set()
+    for rank in ranks_of(right):
+        if rank in seen:
+            others.add(seen[rank].waits_for)
     if waits == {STORE} and others == {PEERS}:
         told = _advice_on_store(odd)
     return replace(finding, advice=(*told, *finding.advice))

@@ -154,10 +154,12 @@ def _waits_for_lock(case: Case) -> Finding | None:
     )
     hosts = name_hosts(waits)
     say += ": the lock file is probably left over."
-    if ranks and ranks[0] in positions_of_case(case):
-        stand = positions_of_case(case)[ranks[0]]
+    seen = positions_of_case(case)
+    if ranks and ranks[0] in seen:
+        stand = seen[ranks[0]]
         say = _live_words(case, stand, ranks)
-        path = path or str(stand.lines[0].data.wait.get("lock_file") or "")
+        wait = stand.lines[0].data.wait
+        path = path or str(wait.get("lock_file") or "")
     advice = _advice(path)
     return found(
         ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case)

@@ -108,7 +108,7 @@ FURTHER: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         kinds.LOCK, "/mnt/x.lock, which it holds itself, by another descriptor of the file"),
     "pool whose workers are idle": (
         [(f"{LIB}/multiprocessing/pool.py", 774, "get"), own(9)], {"native": ACQUIRE, "wait": LOCKED, "children": [
-            pool_worker((f"{LIB}/multiprocessing/queues.py", 365, "get"))]}, kinds.POOL,
+            pool_worker((f"{LIB}/multiprocessing/queues.py", 365, "SimpleQueue.get"))]}, kinds.POOL,
         "its workers are idle: process 8"),
     "pool whose worker works": (
         [(f"{LIB}/multiprocessing/pool.py", 774, "get"), own(9)], {"native": ACQUIRE, "wait": LOCKED, "children": [

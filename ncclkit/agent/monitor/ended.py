@@ -27,7 +27,9 @@ def last_errors(text):
     """{rank: the last exception that it printed} in the end of what ranks print to one file."""
     found = {}
     for match in OWN_ERROR.finditer(text):
-        found[match["rank"]] = redact.text(match["error"])[:SHOWN]
+        rank = match["rank"]
+        error = redact.text(match["error"])
+        found[rank] = error[:SHOWN]
     return found
 
 
@@ -55,11 +57,17 @@ def how_ended(absent, ranks, errors):
 def _uncollected(living):
     """{pid, status or signal} of the one process beside living ranks that waits to be collected."""
     above = processes.parents()
-    parents = {above.get(pid, 0) for pid in living} - {0, 1}
-    names = {_name(pid) for pid in living}
+    parents = set()
+    for pid in living:
+        parent = above.get(pid, 0)
+        parents.add(parent)
+    names = set(map(_name, living))
     found = []
     for pid, parent in above.items():
-        if parent not in parents or _name(pid) not in names:
+        # who is started by the first process has lost its parent
+        if parent <= 1 or parent not in parents:
+            continue
+        if _name(pid) not in names:
             continue
         if processes.process_state(pid) == "Z":
             found.append(pid)

@@ -185,14 +185,18 @@ def with_programs(row, texts):
     for child in row.get("children", ()):
         frames = with_program(texts, child["frames"])
         threads = _threads_with_program(texts, child["threads"])
-        children.append({**child, "frames": frames, "threads": threads})
-    return {"threads": _threads_with_program(texts, row.get("threads", ())), "children": children}
+        told = {**child, "frames": frames, "threads": threads}
+        children.append(told)
+    own = _threads_with_program(texts, row.get("threads", ()))
+    return {"threads": own, "children": children}
 
 
 def _threads_with_program(texts, threads):
     found = []
     for thread in threads:
-        found.append({**thread, "frames": with_program(texts, thread["frames"])})
+        frames = with_program(texts, thread["frames"])
+        row = {**thread, "frames": frames}
+        found.append(row)
     return found
 
 

@@ -228,7 +228,8 @@ def _only_waits(node, line):
         return False
     for one in node.body:
         text = ast.unparse(one)
-        if not (isinstance(one, ast.Pass) or IDLES.match(text)):
+        is_idle = isinstance(one, ast.Pass) or IDLES.match(text)
+        if not is_idle:
             return False
     return True
 
