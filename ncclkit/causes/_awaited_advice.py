@@ -61,11 +61,13 @@ def _at(stand: RankPosition) -> str:
     return ""
 
 
-def _look_at(pid: int | None, name: str = "python") -> str:
+def _look_at(pid: int | None, name: str = "python", variables: bool = False) -> str:
     """The command that shows what a process does; `name` is its command."""
     if not pid:
         return ""
     shown = f"ps -o pid,ppid,stat,wchan:20,etime,args -p {pid}"
+    if variables:
+        return f"{shown}; py-spy dump --locals --pid {pid}"
     if "python" in name:
         return f"{shown}; py-spy dump --pid {pid}"
     return shown
@@ -229,9 +231,10 @@ def _left_lock(path: str = "") -> Advice:
 
 def _shared_lock(stand: RankPosition, about: AttachRank) -> Advice:
     return Advice(
-        "Find the process that took the lock of multiprocessing and did not give it back"
-        f"{_at(stand)}: a child that was killed or ended with os._exit() inside of `with` keeps it"
-        " for ever.",
+        "See whether this rank takes the lock of multiprocessing twice (the lines of its program"
+        f" that take it before{_at(stand)}). If it does not, a child that was killed or ended with"
+        " os._exit() inside of `with` has it: nothing gives it back but a new start, and that child"
+        " is to be mended.",
         command=_look_at(about.pid),
         why="A semaphore that processes share does not know its holder and outlives it.",
         check="With `with lock:` around whole work in each child, and no killed child, it passes.",
@@ -295,9 +298,15 @@ def _step_of_queue(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 def _step_of_room(stand: RankPosition, about: AttachRank) -> Advice:
+    do = f"See what the thread waits for that should empty the queue, which is full{_at(stand)}."
+    if " in `" in stand.detail:
+        do = (
+            f"End the wait of {stand.detail}, which should empty the queue that is full"
+            f"{_at(stand)}: see whether its other side lives, and give that call a timeout."
+        )
     return Advice(
-        f"See what the thread waits for that should empty the queue, which is full{_at(stand)}.",
-        command=_look_at(about.pid),
+        do,
+        command=_look_at(about.pid, variables=True),
         why="put() into a full queue waits until another thread takes something out.",
         check="The thread takes the next item, and the rank passes that line.",
         risk=READS_ONLY,
@@ -419,10 +428,12 @@ def _step_of_file(stand: RankPosition, about: AttachRank) -> Advice:
     path = stand.detail
     order = _look_at(about.pid)
     if path.startswith("/"):
-        order = f"findmnt -T {shlex.quote(path)}; timeout 10 stat -- {shlex.quote(path)}"
+        name = shlex.quote(path)
+        order = f"findmnt -T {name}; timeout 10 stat -- {name}; fuser -v -- {name}"
     return Advice(
-        f"See whether the file system answers that holds {path or 'the file'}, and who keeps the"
-        f" file: the call{_at(stand)} waits in the kernel for it.",
+        f"See whether the file system answers that holds {path or 'the file'}: the call"
+        f"{_at(stand)} waits in the kernel for it. Where it answers at once, another process keeps"
+        " the file (a lease, a mandatory lock): fuser names who has it open.",
         command=order,
         why="A file server that is away or full of work holds whoever opens, reads or writes.",
         check="stat answers at once, and the rank passes that line.",
@@ -498,20 +509,11 @@ def _step_of_worker(stand: RankPosition, about: AttachRank) -> Advice:
 
 
 def _step_of_timer(stand: RankPosition, about: AttachRank) -> Advice:
-    retried = ""
-    if about.program:
-        retried = about.program[0].get("retries") or ""
+    retried = _retried_by_loop(about)
     if retried:
-        return Advice(
-            f"Make true what the loop{_at(stand)} waits for, `{retried}`, or let it give up after"
-            " some time.",
-            command=_look_at(about.pid),
-            why="A loop without a limit tries for ever, while the other ranks wait.",
-            check="The loop ends, or raises with the name of what is missing.",
-            risk=READS_ONLY,
-        )
+        return _end_of_loop(retried, stand, about)
     return Advice(
-        f"Take the sleep{_at(stand)} out of the step, or let all ranks make it.",
+        f"Take the sleep{_at(stand)} out of what the others wait for, or let all ranks make it.",
         command=_look_at(about.pid),
         why="The other ranks wait as long as this one sleeps.",
         check="The ranks reach the collective together.",
@@ -519,7 +521,45 @@ def _step_of_timer(stand: RankPosition, about: AttachRank) -> Advice:
     )
 
 
+def _retried_by_loop(about: AttachRank) -> str:
+    """The text of what a loop without a pause or with one tries again and again."""
+    if about.program:
+        return (about.program[0].get("retries") or "").removeprefix("return ")
+    return ""
+
+
+def _end_of_loop(retried: str, stand: RankPosition, about: AttachRank) -> Advice:
+    """Who can end a loop that tries something, which is rarely the rank itself."""
+    if retried.startswith("while not "):
+        condition = retried.removeprefix("while not ")
+        who = f"who should make `{condition}` true"
+        if ".exists(" in condition or ".is_file(" in condition:
+            who = f"who should create the file of `{condition}`, and whether it is the same path"
+        do = f"Find {who}: the loop{_at(stand)} ends by that alone. Let it give up after some time."
+    elif retried.startswith("while "):
+        do = (
+            f"Find what should end the loop{_at(stand)}, `{retried}`, and let it give up after some"
+            " time."
+        )
+    else:
+        do = (
+            f"Find why `{retried}`{_at(stand)} fails each time, and start or correct what it"
+            " calls: its variables tell which (a port, a path). Print its error, and let the loop"
+            " give up after some time."
+        )
+    return Advice(
+        do,
+        command=_look_at(about.pid, variables=True),
+        why="A loop without a limit tries for ever, while the other ranks wait.",
+        check="The loop ends, or raises with the name of what is missing.",
+        risk=READS_ONLY,
+    )
+
+
 def _step_of_busy(stand: RankPosition, about: AttachRank) -> Advice:
+    retried = _retried_by_loop(about)
+    if retried:
+        return _end_of_loop(retried, stand, about)
     return Advice(
         f"See whether the work{_at(stand)} ends: look at it twice. Let all ranks make it, make it"
         " before the job, or give the loop a limit.",

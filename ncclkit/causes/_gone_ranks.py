@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from ncclkit.core.kinds import AttachRank
 from ncclkit.core.live_waits import EndedRank
 from ncclkit.core.model import Advice
 from ncclkit.core.text import plural, ranks
+
+ENDS = re.compile(r": (?:exit|_exit|return|raise|abort)\b")
+"""What ends a rank, or its part of the work, at a condition that the others passed."""
 
 
 def ended_in_words(case: Case, known: Sequence[EndedRank]) -> str:
@@ -76,11 +80,22 @@ def advice_on_gone(case: Case, gone: Sequence[int]) -> tuple[Advice, ...]:
         where = f"{file}, the kernel's log and the list of cores"
     return (
         Advice(
-            f"Read how {ranks(gone)} ended, in {where}; then end the job and start it again: the"
-            " others wait for a process that will not come back.",
+            f"{_left_by_program(case, gone)}Read how {ranks(gone)} ended, in {where}; then end the"
+            " job and start it again: the others wait for a process that will not come back.",
             command=command,
             why="Without a launcher that watches them, ranks do not learn that one has ended.",
             check="One of them names the error, the signal or the process.",
             risk="None: these only read.",
         ),
     )
+
+
+def _left_by_program(case: Case, gone: Sequence[int]) -> str:
+    """The line at which the program itself may have ended them; "" where none is seen."""
+    for stand in positions_of_case(case).values():
+        if stand.condition.startswith("past ") and ENDS.search(stand.condition):
+            return (
+                f"See first whether the program itself ended {ranks(gone)} at"
+                f" `{stand.condition[5:]}`, which rank {stand.rank} has passed. "
+            )
+    return ""

@@ -39,7 +39,12 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import places_now, waiting_time_of_case
+from ncclkit.analysis.waits import (
+    inside,
+    places_now,
+    positions_of_case,
+    waiting_time_of_case,
+)
 from ncclkit.causes import _printed
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.core.case import Case
@@ -55,6 +60,8 @@ from ncclkit.core.kinds import (
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "concurrent_comms"
+PLACES = 8
+"""Ranks whose lines are named at most."""
 explains = (
     "c10d.timeout",
     "send_recv_mismatch",
@@ -141,7 +148,7 @@ def _launched_in_other_order(case: Case) -> Finding | None:
         say,
         pick(lines, stuck),
         ranks=_smaller_side(crossed),
-        advice=_advice(),
+        advice=(*_one_order(case), *_advice()),
         next=ask_it,
     )
 
@@ -363,6 +370,29 @@ def _smaller_side(gaps: list[Event]) -> tuple[int, ...]:
 def _one_each(calls: list[Event]) -> list[Event]:
     last = {event.data.comm: event for event in calls}
     return list(last.values())
+
+
+def _one_order(case: Case) -> tuple[Advice, ...]:
+    """Which lines are to be brought into one order, of ranks that were looked at as they wait."""
+    positions = positions_of_case(case)
+    places = []
+    for rank, stand in sorted(positions.items()):
+        condition = ""
+        if stand.condition:
+            condition = f", {inside(stand.condition)}"
+        if stand.place:
+            places.append(f"rank {rank} calls {stand.call} at {stand.place}{condition}")
+    if not 1 < len(places) <= PLACES:
+        return ()
+    return (
+        Advice(
+            "Let all ranks call the collectives of these groups in the same order: now"
+            f" {'; '.join(places)}.",
+            why="Each side waits in its group for ranks that wait in the other one.",
+            check="`ncclkit rehearse` passes, and the job passes these lines.",
+            risk="None.",
+        ),
+    )
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -221,13 +221,18 @@ def _host_risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _advice(path: str) -> tuple[Advice, ...]:
-    name = "$(find ~/.cache/torch_extensions -name lock -mmin +30)"
+    do = "Find the lock file, and remove it once no process compiles any more."
+    command = (
+        "pgrep -af 'ninja|nvcc';"
+        ' find "${TORCH_EXTENSIONS_DIR:-$HOME/.cache/torch_extensions}" -name lock -ls'
+    )
     if path:
-        name = shlex.quote(path)
+        do = f"Remove the lock file {path} once no process compiles any more."
+        command = f"pgrep -af 'ninja|nvcc' || rm -v {shlex.quote(path)}"
     return (
         Advice(
-            f"Remove the lock file{' ' + path if path else ''} once no process compiles any more.",
-            command=f"pgrep -af 'ninja|nvcc' || rm -v {name}",
+            do,
+            command=command,
             why="Only the rank that made it removes it, and that rank is gone.",
             check="The next start passes the line 'Loading extension module …' within minutes.",
             risk=(

@@ -69,8 +69,13 @@ COMMAND = 80
 """Characters of a command line that are shown."""
 TRACER = re.compile(r"^TracerPid:\s+(\d+)$", re.MULTILINE)
 LOCK_HELD = re.compile(r"(?P<number>\d+): \w+ +\w+ +\w+ (?P<pid>\d+) (?P<file>\S+)")
-LOCK_AWAITED = re.compile(r"(?P<number>\d+): -> \w+ +\w+ +\w+ (?P<pid>\d+) (?P<file>\S+)")
-"""Rows of ``/proc/locks``: a lock and its holder, and below it who waits for it."""
+LOCK_AWAITED = re.compile(
+    r"(?P<number>\d+): -> (?:FLOCK|POSIX|OFDLCK) +\w+ +\w+ (?P<pid>\d+) (?P<file>\S+)"
+)
+"""Rows of ``/proc/locks``: a lock and its holder, and below it who waits for it.
+
+Who waits for a LEASE to be given back opens a file, and has asked for no lock.
+"""
 HEXADECIMAL = re.compile("0x[0-9a-f]+")
 FIFO_OPEN = re.compile("wait_for_partner|fifo_open")
 """Functions of the kernel in which an open of a FIFO waits for its other end."""
