@@ -83,8 +83,8 @@ def test_an_interpreter_without_torch_is_named_with_what_to_do(tmp_path, monkeyp
     # it sets these for its ranks; here they are to be as before when the test ends
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(ranks, "_load_torch", lambda: "No module named 'torch'")
-    asked = {"answer": str(tmp_path / "rehearsal.json"), "ranks": 4, "host_ranks": 4}
+    monkeypatch.setattr(ranks, "_load_torch", lambda is_fake: "No module named 'torch'")
+    asked = {"answer": str(tmp_path / "rehearsal.json"), "ranks": 4, "host_ranks": 4, "fake": False}
     assert ranks.main([json.dumps(asked), "train.py"]) == 2
     told = json.loads((tmp_path / "rehearsal.json").read_text())
     assert sys.executable in told["why"] and "after -- name one that has PyTorch" in told["why"]

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     """Rehearse the cases one after the other, each in a fork."""
     options = json.loads(argv[0])
     folder = Path(options.pop("folder"))
-    ranks._load_torch()
+    ranks._load_torch(is_fake=False)
     parent = os.getpid()
     for case in argv[2:]:
         pid = os.fork()

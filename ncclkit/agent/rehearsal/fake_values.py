@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,23 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .connection import user_place
-
-
-class FakeRun:
-    """What a rank knows of its fake run."""
-
-    mode: Any = None
-    """None where tensors have their values."""
-    stop_rank: Callable[[str, str], None]
-    """Ends the rank; is told why and where."""
-    local = threading.local()
-
-
-def makes_calls() -> bool:
-    """Whether calls of this thread move values: in a fake run only those of Python objects do."""
-    if FakeRun.mode is None:
-        return True
-    return getattr(FakeRun.local, "is_outside", False)
+from .fake_run import FakeRun
 
 
 def begin_fake_run(stop_rank: Callable[[str, str], None]) -> None:
@@ -73,15 +56,6 @@ def outside() -> Iterator[None]:
             yield
     finally:
         FakeRun.local.is_outside = before
-
-
-def forget_values(tensors: Any) -> None:
-    """A call has changed tensors whose values were known as long as only this rank wrote them."""
-    for tensor in tensors:
-        constant = getattr(tensor, "constant", None)
-        if constant is not None:
-            tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(constant)
-            tensor.constant = None
 
 
 def stop_at_value(what: str) -> None:

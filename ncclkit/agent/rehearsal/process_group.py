@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
-from . import fake_values, gpu_choice
+from . import fake_run, gpu_choice
 from .connection import Connection, PendingCall, ScriptAsked
 
 WORLD = "world"
@@ -629,8 +629,8 @@ class AskingGroup(dist.ProcessGroup):
         self._add_gpu(call, tensors)
         if result is None:
             result = tensors
-        if not fake_values.makes_calls():
-            fake_values.forget_values(_flat_tensors(result))
+        if not fake_run.makes_calls():
+            fake_run.forget_values(_flat_tensors(result))
             make, finish = _nothing, _nothing
         work = AskedWork(result)
 

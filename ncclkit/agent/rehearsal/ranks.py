@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     options = json.loads(argv[0])
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"
-    lacking = _load_torch()
+    lacking = _load_torch(options["fake"])
     if lacking:
         why = (
             "the interpreter %s cannot rehearse: %s; after -- name one that has PyTorch"
@@ -109,7 +109,7 @@ def _judge_program(
     return write_verdict(options, ruling._replace(notes=notes), figures, lanes)
 
 
-def _load_torch() -> str:
+def _load_torch(is_fake: bool) -> str:
     """Load what ranks need; returns why it cannot be, empty where it can."""
     try:
         torch = importlib.import_module("torch")
@@ -126,7 +126,8 @@ def _load_torch() -> str:
     if not lacking:
         # what ranks do first is loaded once, as all else
         importlib.import_module(".cuda_on_cpu", __package__)
-        importlib.import_module(".fake_values", __package__)
+        if is_fake:
+            importlib.import_module(".fake_values", __package__)
     return lacking
 
 
