@@ -23,6 +23,7 @@ USUAL = {
     "timeout": 60.0,
     "job_timeout": 0.0,
     "shown_gpus": "all",
+    "fake": False,
 }
 
 
