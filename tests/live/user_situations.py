@@ -266,7 +266,7 @@ def hanging_job(stage: Stage) -> None:
     cluster.prints("ann", f"slurm-{job}.out", "step 19")
     still = f"Slurm job {job} still runs on .*`ncclkit attach --job {job}` looks at its ranks"
     stage.says("ann", f"ncclkit diagnose {job}", still)
-    late = "Rank 1 waits for a timer in <module> at hang.py:6.* has not entered all_reduce at hang.py:7"
+    late = "Rank 1 waits for a timer in .* at hang.py:6.* has not entered all_reduce at hang.py:7"
     stage.says("ann", f"ncclkit attach --job {job} --case ~/hang", late, "At fault +Rank 1 on node", status=1)
     stage.says("bob", f"ncclkit attach --job {job} --case ~/hang", "belongs to user ann, and Slurm starts nothing of bob", status=2)
     cluster.types("ann", "scancel --me")
@@ -277,7 +277,7 @@ def het_job(stage: Stage) -> None:
     cluster = stage.cluster
     job = cluster.job("ann", "-t 20 --output=slurm-%j.out -N1 -n1 --gres=gpu:1 : -N1 -n1 -p cpu het.sbatch")
     cluster.prints("ann", f"slurm-{job}.out", "step 19")
-    late = "Rank 1 waits for a timer in <module> at hang.py:6.* has not entered all_reduce"
+    late = "Rank 1 waits for a timer in .* at hang.py:6.* has not entered all_reduce"
     stage.says("ann", f"ncclkit attach --job {job}+1 --case ~/het", late, "rank 0 on node[12]:", "rank 1 on node[34]:", status=1)
     cluster.types("ann", "scancel --me")
 

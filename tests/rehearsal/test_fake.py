@@ -55,7 +55,8 @@ def test_a_branch_by_a_value_is_said_with_its_line_though_the_script_catches_err
     assert "reads a value (> of .item())" in answer["sentence"]
     assert f"branch_by_value.py:{line}" in answer["sentence"]
     assert "without --fake" in answer["sentence"]
-    assert printed(answer) == ["loss ?", "loss ?"]
+    # two ranks may write at one time, and then one end of line comes after both
+    assert "".join(printed(answer)).count("loss ?") == 2
 
 
 def test_the_same_script_agrees_with_values(tmp_path):
