@@ -369,6 +369,10 @@ def differential(
     ranked = ranked_causes(voices)
     odds = dict(ranked.odds)
     answers = answers_of(case)
+    if not answers:
+        # what a rule has read and cleared, only a person's answer brings back
+        for cause in cleared.keys() - doubted_causes(text, cleared):
+            odds.pop(cause, None)
     for name, answer in answers.items():
         look = all_questions()[name]
         for cause in odds:
