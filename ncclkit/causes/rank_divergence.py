@@ -95,7 +95,7 @@ from ncclkit.analysis.waits import (
     positions_of_case,
     waiting_time_of_case,
 )
-from ncclkit.analysis.wait_kinds import PEERS, STORE
+from ncclkit.analysis.wait_kinds import PEERS, STOPPED, STORE
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import PRINT_CALLS, compare_calls
@@ -117,7 +117,7 @@ from ncclkit.core.kinds import (
     Stack,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import start, verb
 
 ID = "rank_divergence"
 explains = (
@@ -478,10 +478,13 @@ def _rank_elsewhere(case: Case) -> Finding | None:
         for rank in inside:
             if in_collective(seen[rank].data.frames):
                 stuck.append(rank)
+        # who waits for a stopped rank is a call behind those that needed nothing of it
+        if not ended and _is_any_stopped(case, stuck):
+            continue
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             # a late rank may have arrived since
-            why = "was in another collective"
+            why = f"{verb(ranks, 'was', 'were')} in another collective"
             sure: Strength = "likely"
             if ended:
                 why = "had already left the loop"
@@ -491,6 +494,14 @@ def _rank_elsewhere(case: Case) -> Finding | None:
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             return _finding(case, sure, say, witnesses, ranks)
     return None
+
+
+def _is_any_stopped(case: Case, ranks: Sequence[int]) -> bool:
+    """Whether a look at the running job shows a stopped rank beside these."""
+    for rank, stand in positions_of_case(case).items():
+        if stand.waits_for == STOPPED and rank not in ranks:
+            return True
+    return False
 
 
 def _fingerprint_mismatch(case: Case) -> Finding | None:

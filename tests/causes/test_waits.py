@@ -668,3 +668,15 @@ def test_a_rank_at_work_is_accused_only_where_it_is_a_call_behind(behind: list[i
     works = rank(0, own(143, "work"), MAIN, ran=1.0, moved=True)
     found = judged(works, waiting(1), waiting(2), a_report_of_ras(behind))
     assert [finding.cause for finding in found.findings][:1] == causes
+
+
+def test_who_waits_for_a_stopped_rank_is_not_elsewhere() -> None:
+    """Seen with eight ranks: two were a call behind those that needed nothing of the stopped one."""
+    data = {"group": "0", "desc": "", "seq": 21, "op": "all_reduce", "missing": [0, 2], "waiting": [3]}
+    gap = Event("flight.missing", "21 all_reduce", "fr_rank_3", 0, None, "", None, 3, data)
+    others = [*waiting(0), *waiting(2), *waiting(3)]
+    for state, named in (("T", False), ("S", True)):
+        case = Case()
+        case.add([*others, *rank(1, own(20), MAIN, state=state), gap])
+        causes = {finding.cause for finding in diagnose(case).findings if finding.strength == "likely"}
+        assert ("rank_divergence" in causes) == named, (state, causes)
