@@ -243,6 +243,6 @@ def _state_of_engine(engine: Engine) -> str:
 
 
 def doubt_of_idleness(found: RequestWait) -> str:
-    """What is said where a rank waits for a request, and the job is not known to be idle."""
+    """What is said of a server that is not known to be idle."""
     like = "a server that has nothing to do looks like this, and nothing shows that it hangs"
     return f"{start(found.say)}: {like}; nor that it is idle, as {found.hindrance}."

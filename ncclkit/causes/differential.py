@@ -371,8 +371,9 @@ def differential(
     answers = answers_of(case)
     if not answers:
         # what a rule has read and cleared, only a person's answer brings back
-        for cause in cleared.keys() - doubted_causes(text, cleared):
-            odds.pop(cause, None)
+        for cause, voice in voices.items():
+            if voice.ruled_out:
+                odds.pop(cause)
     for name, answer in answers.items():
         look = all_questions()[name]
         for cause in odds:

@@ -89,13 +89,13 @@ from ncclkit.analysis.rank_states import (
     rank_states,
     sequence_of,
 )
+from ncclkit.analysis.wait_kinds import PEERS, STOPPED, STORE
 from ncclkit.analysis.waits import (
     outside_common_path,
     places_now,
     positions_of_case,
     waiting_time_of_case,
 )
-from ncclkit.analysis.wait_kinds import PEERS, STOPPED, STORE
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import PRINT_CALLS, compare_calls

@@ -20,13 +20,14 @@ from itertools import chain
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
+from ..native_files import NATIVE_FILE
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, family, utilization
 from .crowding import crowding_here
 from .ended import last_errors
 from .engines import side_of
-from .family import Family, dead_threads
+from .family import FRAME, Family, dead_threads
 from .program import LIBRARY, own_files, sources, targets
 from .waits_on import traced_by
 
@@ -41,9 +42,6 @@ NATIVE = 10.0
 """Seconds that the native frames of one rank may take on a host with free cores; their symbols are
 read from files of gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
-FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
-NATIVE_FILE = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|S)$")
-"""Libraries, and sources of native code where a library has its debugging symbols."""
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
 """Libraries that may have the loop over steps in the place of the user."""
 STEP = re.compile(

@@ -166,12 +166,12 @@ class Waits:
         found = []
         table = processes.parents()
         for one in list(table)[:MOST_PROCESSES]:
+            if one == pid:
+                continue
             mapped = set()
             for row in _mapped_files(one):
                 key = row["device"], row["inode"]
                 mapped.add(key)
-            if one == pid:
-                continue
             if file in mapped:
                 process = self.process_named(one)
                 found.append(process)

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
+from ncclkit.agent.native_files import NATIVE_FILE
 from ncclkit.core.kinds import Frame
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, clip, frame
@@ -72,7 +73,7 @@ PYSTACK_LOOSE = re.compile(
 )
 # cuStreamSynchronize (/usr/lib/libcuda.so.580.65)
 # socketTryAccept (socket.cc:444)
-LIBRARY = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|S)$|^\[vdso\]$|^\?*$")
+LIBRARY = re.compile(rf"{NATIVE_FILE.pattern}|^\[vdso\]$|^\?*$")
 #       src: 1
 PYSTACK_PEER = re.compile(r"^\s{4,}(?:group_)?(?P<name>src|dst): (?P<rank>\d{1,7})$")
 # 0x7fc323698e51 (libc.so.6)
