@@ -77,7 +77,7 @@ def _holders_of(path: str) -> str:
     """The command that shows who has a file open."""
     if not path.startswith("/"):
         return ""
-    return f"ls -l -- {shlex.quote(path)}; fuser -v -- {shlex.quote(path)}"
+    return f"ls -l -- {shlex.quote(path)}; fuser -v {shlex.quote(path)}"
 
 
 # ---------------------------------------------------------------- stopped, and debuggers
@@ -429,7 +429,7 @@ def _step_of_file(stand: RankPosition, about: AttachRank) -> Advice:
     order = _look_at(about.pid)
     if path.startswith("/"):
         name = shlex.quote(path)
-        order = f"findmnt -T {name}; timeout 10 stat -- {name}; fuser -v -- {name}"
+        order = f"findmnt -T {name}; timeout 10 stat -- {name}; fuser -v {name}"
     return Advice(
         f"See whether the file system answers that holds {path or 'the file'}: the call"
         f"{_at(stand)} waits in the kernel for it. Where it answers at once, another process keeps"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from ncclkit.agent.monitor.family import dead_threads, main_frames, other_thread
 from ncclkit.agent.monitor.program import locks_at, source_line
 from ncclkit.agent.monitor.waits_on import Waits
 from ncclkit.agent.run import processes
+from ncclkit.causes import _awaited_advice
 from ncclkit.live.attach import AttachOptions
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the kernel's calls have numbers of x86_64 here")
@@ -352,3 +354,15 @@ def test_a_stack_without_its_native_frames_is_said_to_be_half(tmp_path: Path, mo
             taken.details.clear()
             taken.finish(str(tmp_path), until)
             assert taken.row(0, until)[0]["half"] is half
+
+
+@pytest.mark.skipif(not shutil.which("fuser"), reason="fuser is not installed")
+def test_the_command_that_names_who_has_a_file_open_works(tmp_path: Path) -> None:
+    """It takes no ``--``, so the path has to be a whole one."""
+    path = tmp_path / "model.lock"
+    path.touch()
+    assert _awaited_advice._holders_of("-k") == ""
+    with open(path):
+        command = _awaited_advice._holders_of(str(path))
+        answer = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0 and str(os.getpid()) in answer.stdout + answer.stderr
