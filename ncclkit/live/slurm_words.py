@@ -191,12 +191,19 @@ AFTER_SENDING = (
     "Connection timed out reading",
 )
 """What sbatch says where the controller fell silent after it was sent the job."""
+SENT_AGAIN = "sleeping and retrying"
+"""How sbatch ends its sentence about a refusal, when it will ask again."""
 
 
-def may_be_taken(printed: str) -> bool:
-    """Whether the controller may have taken a job all the same."""
+def may_be_taken(printed: str, was_stopped: bool) -> bool:
+    """Whether the controller may have taken a job that sbatch gave no number for.
+
+    An sbatch that `was_stopped` may have sent it, unless it said last that it was refused.
+    """
     said = printed.lower()
-    return any(text.lower() in said for text in AFTER_SENDING)
+    if any(text.lower() in said for text in AFTER_SENDING):
+        return True
+    return was_stopped and not said.rstrip().endswith(SENT_AGAIN)
 
 
 

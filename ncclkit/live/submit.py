@@ -263,7 +263,8 @@ def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
             # a rule of this cluster says its own words before sbatch ends with a general sentence
             why = "; ".join(error.sentences("sbatch")) or why
             printed = error.printed
-        if isinstance(error.__cause__, (Hung, TooLong)) or slurm_words.may_be_taken(printed):
+        was_stopped = isinstance(error.__cause__, (Hung, TooLong))
+        if slurm_words.may_be_taken(printed, was_stopped):
             # what sbatch had sent may lie before a controller that wakes up
             raise NcclkitError(
                 f"It is not known whether Slurm took the job: {why}; `squeue --me` tells when Slurm"
