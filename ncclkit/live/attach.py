@@ -465,10 +465,7 @@ def _with_children(plain: Sequence[int], meant: Iterable[int]) -> list[int]:
         family.update(children)
     if len(family) == 1:
         # one worker stands for its group, as one rank does for its job
-        parents = processes.parents()
-        engine = parents.get(plain[0], 0)
-        siblings = processes.descendants(engine)
-        family.update(siblings)
+        family.update(workers.siblings_of(plain[0]))
     return sorted(family)
 
 

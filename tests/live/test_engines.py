@@ -26,7 +26,7 @@ from ncclkit.analysis.motion import headline
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.live.attach import AttachOptions, attach
+from ncclkit.live.attach import AttachOptions, attach, ranks_of_target
 from tests.live import servers, weights
 from tests.live.engines import start
 from tests.live.hangs import WAYS
@@ -168,6 +168,16 @@ def test_a_server_that_only_looks_idle_is_not_called_so(name: str, tmp_path: Pat
     with servers.start(name) as pids:
         says, found = looked_at(tmp_path, pids["worker.0" if name == "engine_died" else "front"])
     assert servers.NOT_IDLE[name] in says and found.exit_code == 1
+
+
+@pytest.mark.slow
+def test_orphans_of_two_engines_are_two_groups() -> None:
+    with servers.start("engine_died") as one, servers.start("engine_died") as other:
+        orphans = [{0: pids["worker.0"], 1: pids["worker.1"]} for pids in (one, other)]
+        found = workers.worker_groups([pid for ranks in orphans for pid in ranks.values()])
+        assert sorted(group.ranks[0] for group in found) == sorted(ranks[0] for ranks in orphans)
+        for ranks in orphans:
+            assert ranks_of_target([str(ranks[1])]) == ranks
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
-    monkeypatch.setattr(scheduler, "DEADLINE", 0.5)
+    monkeypatch.setattr(scheduler, "DEADLINE", 4.0)  # a shell on a busy host starts in more than one
     monkeypatch.setattr(scheduler.glob, "glob", lambda pattern: [])
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     scheduler._submits.cache_clear()

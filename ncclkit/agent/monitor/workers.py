@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import redact
 from ..run import processes
 from . import snapshots
-from .engines import ACTOR, SPAWNED, is_forked, title_of
+from .engines import ACTOR, SPAWNED, is_forked, is_orphan, title_of
 
 # VLLM::Worker_DP0_TP1_EP1      sglang::scheduler_PP0_TP1
 TITLE = re.compile(
@@ -80,7 +80,7 @@ def _groups_by_starter(pids):
     """All groups of workers, also those of one process, if it has joined a group of torch."""
     parents = processes.parents()
     titled = {}  # type: dict[tuple[str, int], dict[int, str]]
-    started = {}  # type: dict[tuple[str, int], list[int]]
+    started = {}  # type: dict[tuple[str, int, int], list[int]]
     for pid in pids:
         title = title_of(pid)
         place = TITLE.match(title)
@@ -90,13 +90,15 @@ def _groups_by_starter(pids):
             titled.setdefault(engine, {})[pid] = place["places"]
         elif actor and not actor["name"].startswith(NOT_WORKERS):
             name = actor["name"].partition(".")[0]
-            started.setdefault((name, parents.get(pid, 0)), []).append(pid)
+            started.setdefault((name, parents.get(pid, 0), 0), []).append(pid)
         elif SPAWNED.search(title) or is_forked(pid, parents):
-            started.setdefault(("spawn", parents.get(pid, 0)), []).append(pid)
+            # whoever adopts orphans has those of all engines that ended
+            session = session_of(pid) if is_orphan(pid) else 0
+            started.setdefault(("spawn", parents.get(pid, 0), session), []).append(pid)
     groups = []
     for (_, starter), places in titled.items():
         groups.append(WorkerGroup(_by_place(places), "title", starter, "title"))
-    for (kind, starter), held in started.items():
+    for (kind, starter, _), held in started.items():
         workers = []
         for pid in held[:MOST]:
             if has_torch(pid):
@@ -106,6 +108,24 @@ def _groups_by_starter(pids):
             ranks, named = _numbered(workers)
             groups.append(WorkerGroup(ranks, named, starter, kind))
     return groups
+
+
+def siblings_of(pid):
+    """What else the starter of a worker has started; where it ended, the rest of the session."""
+    parents = processes.parents()
+    siblings = processes.descendants(parents.get(pid, 0))
+    if not is_orphan(pid):
+        return siblings
+    session = session_of(pid)
+    return [sibling for sibling in siblings if session_of(sibling) == session]
+
+
+def session_of(pid):
+    """The session of a process; 0 of one that has ended."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
 
 
 def one_job_each(groups, parents):
