@@ -13,7 +13,7 @@ from ncclkit.causes.decision import Decision
 from ncclkit.causes.differential import Differential
 from ncclkit.causes.order import STRENGTHS
 from ncclkit.core.model import SCHEMA, Advice, Event, Finding, cite
-from ncclkit.core.text import plural
+from ncclkit.core.text import plural, start
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job.
@@ -161,6 +161,8 @@ class Diagnosis:
             return self.findings[0].say
         if self.findings and self.differential and self.verdict == "unexplained":
             return self._suspected
+        if self._is_undecided_rehearsal:
+            return f"{start(self.errors[0].text)}."
         if self.errors and self.job_seen:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
@@ -196,6 +198,11 @@ class Diagnosis:
         if self.clear:
             return f"No risk found ({self.checks})."
         return "Nothing in this is of a training job that ncclkit knows."
+
+    @property
+    def _is_undecided_rehearsal(self) -> bool:
+        """Whether what is left open is why a rehearsal could not tell, which it says itself."""
+        return bool(self.errors) and self.errors[0].kind == "rehearsal.verdict"
 
     @property
     def _suspected(self) -> str:
@@ -244,7 +251,8 @@ class Diagnosis:
             lines += map(_risk, self.risks)
             lines += [self.ended] if self.ended not in ("", self.headline) else []
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
-            if asked and self.verdict in ("unexplained", "slow"):
+            is_open = self.verdict in ("unexplained", "slow")
+            if asked and is_open and not self._is_undecided_rehearsal:
                 lines += [
                     "What would let more causes be judged:",
                     *(f"  - {missing}" for missing in asked),

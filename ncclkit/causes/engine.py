@@ -28,7 +28,7 @@ from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import is_later
 from ncclkit.analysis.trouble import is_of_job, trouble
 from ncclkit.causes import Cause, catalogue, resemblance
-from ncclkit.causes._rehearsed import named_as_rehearsed
+from ncclkit.causes._rehearsed import named_as_rehearsed, undecided_rehearsal
 from ncclkit.causes._sources import with_source
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.diagnosis import Diagnosis
@@ -222,6 +222,9 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
 
     Without any, they are the lines of a job that speak of trouble.
     """
+    undecided = undecided_rehearsal(case)
+    if undecided:
+        return () if findings else (undecided,)
     against = trouble(case)
     if against.errors:
         return against.errors

@@ -30,6 +30,7 @@ from ncclkit.causes._first_step import (
     step_about_risk,
     step_to_collect,
 )
+from ncclkit.causes._rehearsed import undecided_rehearsal
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
@@ -51,6 +52,7 @@ STILL_AT_WORK = (
     "Nothing, unless it should have ended by now: then take its log up to the end, or `ncclkit"
     " attach`."
 )
+REHEARSE_AGAIN = "Mend what that names, or leave it out, and rehearse again."
 TRACE = "Traceback (most"
 OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
@@ -269,6 +271,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     wanted = []
     if unsettled:
         wanted = _next_evidence(scope, diagnosis, read_ranks)
+    if unsettled and undecided_rehearsal(scope):
+        wanted = []
+        step = FirstStep(REHEARSE_AGAIN)
     if wanted:
         step = step_to_collect(wanted[0], diagnosis, judged)
     return Summary(

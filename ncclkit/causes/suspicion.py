@@ -17,7 +17,7 @@ from ncclkit.causes.order import STRENGTHS
 from ncclkit.causes.recovery import OWN
 from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import AttachRank
+from ncclkit.core.kinds import AttachRank, RehearsalVerdict
 from ncclkit.core.model import Event, Evidence, Finding
 
 PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
@@ -41,6 +41,9 @@ def names_with_suspects(
     against = trouble(case)
     lines = resemblance.abnormal(case)
     if not lines or case.of(AttachRank):  # ranks of any job that waits look alike
+        return findings, None
+    # it knows where every rank stood, and says itself what it could not tell
+    if case.of(RehearsalVerdict):
         return findings, None
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]

@@ -1779,6 +1779,8 @@ class RehearsalVerdict(Fields, frozen=True):
     """[ranks that stand differently from the others]"""
     why: str = ""
     """of `unknown`; `gpus`: ranks share a GPU, unless the launcher shows each its own"""
+    fake: bool = False
+    """tensors had shapes and types, and no values (`--fake`)"""
 
 
 class NcclDiagnostic(Message, frozen=True):

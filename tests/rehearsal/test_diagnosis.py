@@ -1,5 +1,6 @@
 """A rehearsal's verdict is judged by the causes that judge dumps; no process is started."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from ncclkit.agent.rehearsal.calls import Call
 from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
 from ncclkit.agent.rehearsal.ranks import write_verdict
-from tests.cases import judged_files
+from tests.cases import judged_files, read_files
 
 WORLD = (0, 1, 2, 3)
 
@@ -157,13 +158,35 @@ def test_ranks_that_agreed_are_healthy_and_were_rehearsed(tmp_path):
 
 
 def test_what_could_not_be_told_is_not_healthy(tmp_path):
-    assert judged(tmp_path, failed_alike).verdict != "healthy"
+    """The rehearsal says itself why; what its sentence resembles is not suspected."""
+    found = judged(tmp_path, failed_alike)
+    assert (found.verdict, found.findings) == ("unexplained", ())
+    assert found.headline.startswith("A rehearsal of 4 ranks could not tell: ")
+    assert "more causes" not in found.text()
 
 
 def test_of_an_unknown_launcher_one_gpu_is_a_suspicion(tmp_path):
-    finding = judged(tmp_path, share_gpus, "unknown").findings[0]
+    (finding,) = judged(tmp_path, share_gpus, "unknown").findings
     assert (finding.cause, finding.strength) == ("duplicate_gpu", "possible")
     assert "unless the launcher shows each rank one of its own" in finding.say
+
+
+@pytest.mark.parametrize("play", [agreed, left_early, crossed_groups])
+def test_tensors_without_values_are_said(tmp_path, play):
+    assert "had no values" not in judged(tmp_path, play).headline
+    file = next(tmp_path.rglob("rehearsal.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"figures": {"fake": True}}))
+    found = judged_files(tmp_path)
+    assert "had no values" in found.headline, found
+
+
+def test_empty_records_of_a_case_are_nothing_that_was_not_understood(tmp_path):
+    judged(tmp_path, agreed)
+    for name in ("facts.jsonl", "measurements.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "rank0.log").touch()
+    empty = [row["path"] for row in read_files(tmp_path).inputs if row["kind"] == "empty"]
+    assert empty == [str(tmp_path / "rank0.log")]
 
 
 def test_a_damaged_verdict_is_no_evidence(tmp_path):

@@ -69,6 +69,20 @@ class RehearsedEnding(msgspec.Struct, frozen=True):
     place: str = ""
     function: str = ""
 
+    @property
+    def said(self) -> str:
+        """How, and its line where it is known."""
+        if self.place:
+            return f"{self.say} at {self.place}"
+        return self.say
+
+
+class RehearsedFigures(msgspec.Struct, frozen=True):
+    """What was counted, of which one is read here."""
+
+    fake: bool = False
+    """Whether tensors had shapes and types, and no values."""
+
 
 class RehearsedVerdict(msgspec.Struct, frozen=True):
     """The file."""
@@ -87,6 +101,7 @@ class RehearsedVerdict(msgspec.Struct, frozen=True):
     """Of `order`: the call that a rank makes after that of `calls`."""
     shared: dict[int, RehearsedCall] = {}
     """Calls from a GPU that another rank of the host uses, too."""
+    figures: RehearsedFigures = RehearsedFigures()
 
 
 def is_rehearsal(value: Any) -> bool:
@@ -111,7 +126,7 @@ def events_of_rehearsal(value: Mapping[str, Any], path: str) -> list[Event]:
 
 def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
     said = {
-        "agree": f"all {verdict.world} ranks of the rehearsal agreed",
+        "agree": f"all {verdict.world} ranks of the rehearsal agreed{_of_fake(verdict)}",
         "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {verdict.why}",
     }
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
@@ -125,8 +140,16 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         "ranks": verdict.world,
         "odd": list(verdict.ranks),
         "why": verdict.why,
+        "fake": verdict.figures.fake,
     }
     return Event("rehearsal.verdict", clip("\n".join(lines)), path, 0, data=data)
+
+
+def _of_fake(verdict: RehearsedVerdict) -> str:
+    """What ranks that had no values agreed on."""
+    if verdict.figures.fake:
+        return " on the shapes and types of their tensors, which had no values"
+    return ""
 
 
 def _lines_of_order(verdict: RehearsedVerdict) -> list[str]:
@@ -317,7 +340,7 @@ def _missing_event(verdict: RehearsedVerdict, waiting: list[int], path: str) -> 
             lines.append(f"rank {rank}: {verdict.calls[rank].said}")
         elif rank in verdict.endings:
             ending = verdict.endings[rank]
-            lines.append(f"rank {rank}: {ending.say} at {ending.place}")
+            lines.append(f"rank {rank}: {ending.said}")
     data = {
         "seq": call.seq,
         "op": call.op,
@@ -335,7 +358,7 @@ def _ending_events(verdict: RehearsedVerdict, path: str) -> Iterator[Event]:
         ending = verdict.endings.get(rank)
         if ending is None:
             continue
-        line = f"rank {rank}: {ending.say} at {ending.place}"
+        line = f"rank {rank}: {ending.said}"
         if ending.how == "failed":
             yield _exception_event(rank, ending, line, path)
         elif ending.how == "died":
