@@ -264,16 +264,13 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "running" and diagnosis.at_work:
         known = {"line": _cited_line(diagnosis.at_work, base)}
         step = FirstStep(STILL_AT_WORK)
+    elif diagnosis.verdict == "unexplained" and undecided_rehearsal(scope):
+        step = FirstStep(REHEARSE_AGAIN)
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     restart_or_stop = ""
     if diagnosis.verdict in ("found", "unexplained"):
         restart_or_stop = diagnosis.decision.sentence
-    wanted = []
-    if unsettled:
-        wanted = _next_evidence(scope, diagnosis, read_ranks)
-    if unsettled and undecided_rehearsal(scope):
-        wanted = []
-        step = FirstStep(REHEARSE_AGAIN)
+    wanted = _next_evidence(scope, diagnosis, read_ranks)
     if wanted:
         step = step_to_collect(wanted[0], diagnosis, judged)
     return Summary(
@@ -584,7 +581,9 @@ def _tested_in_words(case: Case) -> str:
 def _next_evidence(
     case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
 ) -> list[WantedEvidence]:
-    """What to collect next, the most telling first."""
+    """What to collect next, the most telling first; nothing where the verdict is settled."""
+    if diagnosis.verdict not in ("unexplained", "no_job") or undecided_rehearsal(case):
+        return []
     if diagnosis.verdict == "no_job":
         everything = "The standard output and standard error of all ranks of the job."
         return [WantedEvidence(everything)]
