@@ -189,9 +189,9 @@ def _status_in_words(nodes: int, bad: int, is_doubtful: bool) -> tuple[int, str]
     if is_doubtful:
         return 2, "it could not be told whether these %d nodes work" % nodes
     if bad == 1:
-        return 1, "1 of %d nodes is bad" % nodes
+        return 1, "1 of %d nodes does not work" % nodes
     if bad:
-        return 1, "%d of %d nodes are bad" % (bad, nodes)
+        return 1, "%d of %d nodes do not work" % (bad, nodes)
     return 0, "all %d nodes work in pairs and together" % nodes
 
 

@@ -408,7 +408,9 @@ def _printed_object(
     if len(names) > NAMED:
         more = " and %d more" % (len(names) - NAMED)
     against = "without a baseline to compare with"
-    if asked.baseline:
+    if asked.learn:
+        against = "are its baseline now"
+    elif asked.baseline:
         against = "as in the baseline"
     how = {
         READY: (

@@ -277,7 +277,7 @@ def _reported_oom(case: Case) -> Finding | None:
     )
     limit = ""
     if OWN_LIMIT.search(first.text):
-        limit = " because the job reached its own limit of memory (Slurm's --mem)"
+        limit = " because the job, or a step of it, reached its limit of memory (Slurm's --mem)"
     elif limited:
         limit = " because its memory limit (cgroup) was reached"
     victim = "a process of the job"
@@ -288,7 +288,7 @@ def _reported_oom(case: Case) -> Finding | None:
         rank = f", {name_ranks(ranks)},"
     say = (
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host"
-        f" memory{limit}; any other rank only lost its peer."
+        f" memory{limit}; ranks that were not killed lost their peer."
     )
     strength: Strength = "proven"
     # on a shared machine the OOM killer may have ended somebody else's process

@@ -159,11 +159,21 @@ def _ended_by_scheduler(case: Case) -> Finding | None:
     return found(
         ID,
         strength,
-        f"The ranks{on(_lost_host(scheduler))} were killed from outside: {_sender(event)}.",
+        _end_in_words(event, _lost_host(scheduler)),
         pick(scheduler),
         hosts=name_hosts(scheduler),
         advice=(_advice_on_end(event),),
     )
+
+
+def _end_in_words(event: Event[SlurmEvent], lost: str) -> str:
+    """What the scheduler did, in one sentence."""
+    if event.data.what == "node_fail":
+        return (
+            f"The scheduler lost contact with {lost or 'a node'} and ended the job; what became of"
+            " the ranks there is not known."
+        )
+    return f"The ranks{on(lost)} were killed from outside: {_sender(event)}."
 
 
 def _sender(event: Event[SlurmEvent]) -> str:

@@ -137,7 +137,7 @@ RULES: Mapping[str, RestartRule] = {
     ),
     "host_oom": RestartRule(
         "fix_setup",
-        "the ranks need the same memory again",
+        "the ranks most likely need the same memory again",
     ),
     "hostname_resolution": RestartRule(
         "fix_setup",
@@ -200,7 +200,7 @@ RULES: Mapping[str, RestartRule] = {
     ),
     "rank_exception": RestartRule(
         "fix_program",
-        "the program meets the same error again",
+        "the program most likely meets the same error again",
     ),
     "rank_killed": RestartRule(
         "restart",
@@ -327,7 +327,11 @@ def _rule_of_killed(finding: Finding, case: Case) -> RestartRule | None:
     if any(PREEMPTED.search(event.text) for event in by_scheduler):
         return RestartRule("restart", "the scheduler took its nodes for another job")
     if "time_limit" in ends and case.of(StepProgress):
-        return RestartRule("restart", "the job was at work until the scheduler's time limit")
+        return RestartRule(
+            "restart",
+            "the job was at work until the scheduler's time limit; it needs a checkpoint to go on"
+            " from, or more time (-t)",
+        )
     if "time_limit" in ends:
         return RestartRule("wait_and_see", "no step is seen before the scheduler's time limit")
     if "cancelled" in ends:

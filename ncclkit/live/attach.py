@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.live.children import last_of, lines_of
+from ncclkit.live import scheduler
 from ncclkit.live.launch import launchers
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
@@ -268,8 +270,9 @@ def _nothing_read(problems: Sequence[str], were_ranks: bool) -> str:
     if were_ranks:
         return "No rank could be read: all of them are gone."
     return (
-        "No process of it has a RANK in its environment: it has not come to start its ranks, or"
-        " starts none."
+        "No process of the job has a RANK in its environment: its ranks have not started, it has"
+        " none, or they are numbered in another way; look again later, or name the ranks on their"
+        " node: `ncclkit attach --pid RANK=PID`."
     )
 
 
@@ -585,9 +588,17 @@ def _nobody(pids: Sequence[int], job: str | None) -> str:
         else ""
     )
     if job is not None:
+        none = f"Slurm job {job} has no rank of this user on this host"
+        if shutil.which("scontrol") is not None and shutil.which("srun") is not None:
+            return (
+                f"{none}, and Slurm knows no job {job} that runs: it ended long ago, or the number"
+                " is another; `squeue --me` lists yours."
+            )
+        return f"{none}, and no Slurm is here that knows its nodes; look on one of them{more}."
+    if scheduler.is_login_node():
         return (
-            f"Slurm job {job} has no rank of this user on this host, and no scheduler here knows it"
-            f" as one that runs; go to one of its nodes{more}."
+            "No process of this user on this login node has a RANK in its environment; `squeue"
+            " --me` lists your jobs, and `ncclkit attach --job N` looks at one on its nodes."
         )
     return (
         "No process of this user has a RANK in its environment; name the ranks: --pid"

@@ -54,10 +54,14 @@ def refuse_misfit(case: Case, options: JobOptions) -> None:
         most = scheduler.number_in(row["max_nodes"])
         if most and options.nodes > most:
             raise NcclkitError(
-                f"{name} allows {plural(most, 'node')} for one job; -N asks for fewer."
+                f"{name} allows {plural(most, 'node')} for one job, and -N {options.nodes} asks for"
+                " more; ask for less, or name another partition with -p."
             )
     if row["nodes"] and options.nodes > row["nodes"]:
-        raise NcclkitError(f"{name} has {plural(row['nodes'], 'node')}; -N asks for fewer.")
+        raise NcclkitError(
+            f"{name} has {plural(row['nodes'], 'node')}, and -N {options.nodes} asks for more; ask"
+            " for less, or name another partition with -p."
+        )
     _refuse_gpus(row, name, options)
 
 
@@ -76,7 +80,11 @@ def _refuse_gpus(row: Mapping[str, Any], name: str, options: JobOptions) -> None
     if options.nodes > 1:
         nodes = f"{options.nodes:,} nodes"
     wanted = f"{nodes} with {plural(options.gpus_per_node, 'GPU')}"
+    other = "name another partition with -p (`sinfo -o '%P %G'` lists their GPUs)"
+    if fitting:
+        other = f"-N {fitting} takes those that have, or {other}"
     raise NcclkitError(
-        f"{name} has no {wanted}: it has {node_kinds.mixed_words(row, with_idle=False)};"
-        " --gpus-per-node 0 asks for none."
+        f"{name} has no {wanted}: its nodes (how many × GPUs of each)"
+        f" are {node_kinds.mixed_words(row, with_idle=False)}; {other}, or take any nodes with"
+        " --gpus-per-node 0."
     )

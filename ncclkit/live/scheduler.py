@@ -26,6 +26,7 @@ from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.text import plural, some
 from ncclkit.evidence.sources.slurm_end import UNKNOWN_ID as UNKNOWN_ID
 from ncclkit.evidence.sources.slurm_end import fields as fields
+from ncclkit.evidence.sources.slurm_end import is_silence
 from ncclkit.live import node_kinds
 
 DEADLINE = 5.0
@@ -172,6 +173,9 @@ def _submits(conf: str) -> bool:
         return True
     except Unread:
         return False
+    # a question that nobody answered is no "no"
+    if answer.code and is_silence(answer.err):
+        return True
     return answer.code == 0 and bool(answer.out.strip())
 
 
@@ -189,7 +193,7 @@ def refusal(what: str, verb: str) -> str:
     else:
         here = f", `ncclkit {verb} --here`{notebook[1]} on this host"
     return (
-        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit"
+        f"This is a login node of a Slurm cluster, so {what} does not run here unasked: `ncclkit"
         f" submit {verb}`{notebook[0]} runs it on nodes{here}"
     )
 
@@ -504,5 +508,5 @@ def scheduler_sentence(case: Case) -> str:
     size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
     return (
         f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}):"
-        " only reading runs here"
+        " only reading runs here unasked"
     )

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ncclkit.evidence.sources.slurm_end import SILENCE
+
 SILENT = (
     "Slurm's controller does not answer, and nothing is known to be wrong with the job; submit it"
     " again when `scontrol ping` says UP"
@@ -18,22 +20,7 @@ WRONG_SETUP = "this host and the controller do not fit together; only administra
 NO_SUCH_NODES = "no node has what it asks for: {nodes}"
 
 REFUSALS: Mapping[str, tuple[str, ...]] = {
-    SILENT: (
-        "Unable to contact slurm controller",
-        "Socket timed out on send/recv operation",
-        "Zero Bytes were transmitted or received",
-        "Communication connection failure",
-        "Communication shutdown failure",
-        "Message send failure",
-        "Message receive failure",
-        "Connection timed out establishing",
-        "Connection timed out reading",
-        "Connection timed out writing",
-        "Unexpected missing socket error",
-        "Slurm backup controller in standby mode",
-        "Controller is in standby mode",
-        "Connection refused",
-    ),
+    SILENT: SILENCE,
     "the controller is asked too much at the moment; submit it again in a minute": (
         "Rate limit exceeded",
     ),
@@ -66,7 +53,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "I/O error writing script/environment to file",
         "Slurm internal error",
     ),
-    "-p names another ({partitions})": (
+    "name another with -p ({partitions})": (
         "Invalid partition name specified",
         "No partition specified or system default partition",
         "User's group not permitted to use this partition",
@@ -74,11 +61,11 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "Partition in DOWN state",
         "Multiple partition job request not supported",
     ),
-    "-A names another account ({accounts})": (
+    "name another account with -A ({accounts})": (
         "Invalid account or account/partition combination specified",
         "Invalid or unknown association",
     ),
-    "-q names another QoS ({qos})": (
+    "name another QoS with -q ({qos})": (
         "Invalid qos specification",
         "Invalid QOS specification, relative QOS",
         "Requested account has breached requested QOS usage threshold",
@@ -95,7 +82,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "Slurm does not let you do this; ask administrators which partition and account are yours": (
         "Access/permission denied",
     ),
-    "no node has so many GPUs, or of this type (--gpus-per-node 0 asks for none): {nodes}": (
+    "no node has so many GPUs, or of this type (--gpus-per-node 0 takes any nodes): {nodes}": (
         "Invalid generic resource (gres) specification",
         "Invalid GRES specification (with and without type identification)",
         "Insufficient GRES available in allocation",
@@ -111,15 +98,15 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "Memory required by task is not available",
         "Memory specification can not be satisfied",
     ),
-    "the partition has not so many nodes: -N asks for fewer; {nodes}": (
+    "the partition has not so many nodes: ask for fewer with -N; {nodes}": (
         "Node count specification invalid",
         "Requested nodes not in this partition",
     ),
     "`sinfo -N` lists the nodes": ("Invalid node name specified",),
-    "the partition allows fewer nodes or less time for one job: -N and -t ask for less; {limits}": (
+    "the partition allows fewer nodes or less time for one job: less with -N or -t; {limits}": (
         "Requested partition configuration not available now",
     ),
-    "-t asks for another time; {limits}": (
+    "name another time with -t; {limits}": (
         "Requested time limit is invalid (missing or exceeds some limit)",
         "Invalid time-min specification",
         "Job can not start due to maintenance reservation",
@@ -271,7 +258,7 @@ WAITS = {
     "QOSTimeLimit": "your QoS has used up its time",
     "QOSUsageThreshold": "your QoS has used up its share; -q may name another",
     "AccountingPolicy": "a limit of your account or QoS: other jobs must end first",
-    "Job_is_at_or_exceeds": "a limit of your account or QoS is used up; -A or -q names another",
+    "Job_is_at_or_exceeds": "a limit of your account or QoS is used up; name another with -A or -q",
     "NonZeroExitCode": "its last attempt failed",
     "RaisedSignal": "its last attempt was ended by a signal",
     "OutOfMemory": "its last attempt was killed for want of memory",
@@ -281,20 +268,20 @@ WAITS = {
 }
 """Why a job waits, by how Slurm's reason begins."""
 ENDLESS = {
-    "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
+    "PartitionNodeLimit": "the partition has not so many nodes for one job; ask for fewer with -N",
     "PartitionConfig": (
-        "the partition allows fewer nodes or less time for one job; -N and -t ask for less"
+        "the partition allows fewer nodes or less time for one job; less with -N or -t"
     ),
     "PartitionTimeLimit": "the partition allows less time; -t asks for less",
-    "PartitionDown": "the partition is down; -p names another",
-    "PartitionInactive": "the partition is inactive; -p names another",
-    "InvalidAccount": "Slurm does not know this account; -A names another",
-    "InvalidQOS": "Slurm does not know this QoS; -q names another",
-    "QOSNotAllowed": "the partition does not take this QoS; -q or -p names another",
-    "AccountNotAllowed": "the partition does not take this account; -A or -p names another",
-    "account_not_": "the partition does not take this account; -A or -p names another",
-    "QOS_not_": "the partition does not take this QoS; -q or -p names another",
-    "group_not_permitted": "the partition does not take your group; -p names another",
+    "PartitionDown": "the partition is down; name another with -p",
+    "PartitionInactive": "the partition is inactive; name another with -p",
+    "InvalidAccount": "Slurm does not know this account; name another with -A",
+    "InvalidQOS": "Slurm does not know this QoS; name another with -q",
+    "QOSNotAllowed": "the partition does not take this QoS; name another with -q or -p",
+    "AccountNotAllowed": "the partition does not take this account; name another with -A or -p",
+    "account_not_": "the partition does not take this account; name another with -A or -p",
+    "QOS_not_": "the partition does not take this QoS; name another with -q or -p",
+    "group_not_permitted": "the partition does not take your group; name another with -p",
     "BadConstraints": "no node has what it asks for",
     "Constraints": "no node has what it asks for",
     "MaxMemPerLimit": "it asks for more memory of a node or CPU than the partition allows",

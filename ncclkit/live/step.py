@@ -175,7 +175,7 @@ async def _startable(words: Sequence[str], here: bool) -> None:
         )
     if not here and not starts_on_nodes(words) and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(
-            "This is a login node, which others share: start the script on nodes with `ncclkit step"
+            "This is a login node of a Slurm cluster: start the script on nodes with `ncclkit step"
             " -- srun …`, or here with --here."
         )
     if not PYTHON.fullmatch(words[0]):

@@ -267,9 +267,9 @@ def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
         if slurm_words.may_be_taken(printed, was_stopped):
             # what sbatch had sent may lie before a controller that wakes up
             raise NcclkitError(
-                f"It is not known whether Slurm took the job: {why}; `squeue --me` tells when Slurm"
-                " answers again. Should this job start, it ends at once, as its folder is gone:"
-                " submit it anew then."
+                f"It is not known whether Slurm took the job: {why}. Its folder was removed, so it"
+                " ends at once should it start: when Slurm answers again, cancel it where `squeue"
+                " --me` lists it, and submit it again in either case."
             ) from None
         hint = slurm_words.refusal_hint(printed, known)
         if hint:
@@ -421,9 +421,9 @@ class JobState:
             )
         if self.status == UNOPENED:
             return (
-                "ended before its script began (Slurm's 0:53): its node could not open"
-                " job.out in the case folder, so it does not see it, or may not write there; name"
-                " one on shared storage (--case)"
+                "ended before its script began (Slurm's 0:53), as a rule because its node could"
+                " not open job.out in the case folder: the node does not see that folder, may not"
+                " write there, or its disk is full; name one on shared storage (--case)"
             )
         if self.status is None and self.state == FORGOTTEN and self.why:
             return (

@@ -117,7 +117,7 @@ def test_who_ended_the_ranks_says_whether_they_start_again(why: str, step: bool,
     [
         (" DUE TO TIME LIMIT", "time limit was reached", "longer time limit"),
         (" DUE TO PREEMPTION", "for a job of higher priority (preemption)", "next preemption cost less"),
-        (" DUE TO NODE FAILURE", "the scheduler lost the node", "without that node"),
+        (" DUE TO NODE FAILURE", "he scheduler lost contact with", "without that node"),
     ],
 )
 def test_each_end_by_the_scheduler_has_its_own_advice(why: str, say: str, advice: str) -> None:

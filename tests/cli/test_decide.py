@@ -20,7 +20,7 @@ LIMIT = "slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT 2026-11-21T01:02:03
     ("run", "status", "said"),
     [
         ("rank_killed", 0, "Restart or stop: restart: the program is not to blame"),
-        ("rank_raises", 1, "Restart or stop: stop, and fix the program: the program meets the same error"),
+        ("rank_raises", 1, "Restart or stop: stop, and fix the program: the program most likely meets the same error"),
         ("bad_debug", 1, "Restart or stop: stop, and fix the set-up: the setting is the same"),
         ("healthy", 3, "Restart or stop: wait and see: the job went well."),
     ],

@@ -107,17 +107,31 @@ def test_an_old_accounting_knows_the_folder_only(tmp_path, slurm, job, name):
         ({}, "scontrol is not installed; sacct is not installed"),
         ({"scontrol": FORGOTTEN, "sacct": "exit 0"}, "Invalid job id specified; sacct: no such job"),
         ({"scontrol": "echo StdOut=/gone/out.txt", "sacct": "exit 0"}, "writes to /gone/out.txt, which is not there"),
-        ({"scontrol": "sleep 60", "sacct": "exit 1"}, "scontrol did not answer within 0.2 s"),
         ({"scontrol": "head -c 3000 /dev/urandom", "sacct": "yes | head -9"}, "knows no output of such a job"),
     ],
-    ids=["no slurm", "unknown", "gone", "hung", "nonsense"],
+    ids=["no slurm", "unknown", "gone", "nonsense"],
 )
-def test_what_slurm_cannot_tell_is_one_sentence(slurm, monkeypatch, scripts, says):
-    monkeypatch.setattr(inputs, "DEADLINE", 0.2 if "sleep" in scripts.get("scontrol", "") else 20.0)
+def test_what_slurm_cannot_tell_is_one_sentence(slurm, scripts, says):
     slurm(**scripts)
     with pytest.raises(NcclkitError) as error:
         evidence.read(["12345"])
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "why"),
+    [
+        ("sleep 60", "scontrol did not answer within 0.2 s"),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", "Unable to contact"),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_no_unknown_job(tmp_path, slurm, monkeypatch, scontrol, why):
+    """And one that hangs is asked nothing else."""
+    monkeypatch.setattr(inputs, "DEADLINE", 0.2 if "sleep" in scontrol else 20.0)
+    slurm(scontrol=scontrol, sacct=f"touch {tmp_path}/asked; exit 1")
+    with pytest.raises(NcclkitError, match=f"Slurm did not say what job 4711 writes to .*{why}"):
+        evidence.read(["4711"])
+    assert (tmp_path / "asked").exists() == ("sleep" not in scontrol)
 
 
 def test_a_file_of_that_name_wins(tmp_path, slurm):

@@ -54,17 +54,17 @@ def test_every_refusal_and_every_reason_of_slurm_20_to_25_has_a_hint() -> None:
         ("Unable to contact slurm controller (connect failure)", "controller does not answer"),
         (
             "Invalid account or account/partition combination specified",
-            "-A names another account (ACC)",
+            "name another account with -A (ACC)",
         ),
         (
             "Multiple partition job request not supported when a partition is set in the association",
             "P",
         ),
         ("Requested node configuration is not available", "no node has what it asks for: NODES"),
-        ("Node count specification invalid", "-N asks for fewer"),
+        ("Node count specification invalid", "ask for fewer with -N"),
         (
             "Requested time limit is invalid (missing or exceeds some limit)",
-            "-t asks for another time; LIM",
+            "name another time with -t; LIM",
         ),
         ("Invalid time specified", "sbatch options"),
         ("Pathname of a file, directory or other parameter too long", "shorter case folder"),
@@ -135,7 +135,7 @@ def test_a_hint_names_your_accounts_and_what_the_nodes_are(fake: Path, tmp_path:
     commands(
         fake, sbatch=f"echo 'sbatch: error: Batch job submission failed: {invalid}' >&2; exit 1"
     )
-    with pytest.raises(NcclkitError, match=r"-A names another account \(yours: ml, bio\)"):
+    with pytest.raises(NcclkitError, match=r"name another account with -A \(yours: ml, bio\)"):
         submit.submit(case, ["probe"], JobOptions(account="x"))
     busy = "Requested node configuration is not available"
     commands(fake, sbatch=f"echo 'sbatch: error: Batch job submission failed: {busy}' >&2; exit 1")
@@ -247,10 +247,10 @@ def test_a_time_limit_in_slurms_words(time: str, seconds: int | None) -> None:
     ("given", "why"),
     [
         ({"time": "61"}, "Partition mix allows 01:00:00, and -t 61 asks for more"),
-        ({"nodes": 5}, "Partition mix has 4 nodes; -N asks for fewer"),
+        ({"nodes": 5}, "Partition mix has 4 nodes, and -N 5 asks for more"),
         (
             {"nodes": 3, "gpus_per_node": 4},
-            "no 3 nodes with 4 GPUs: it has 2 × 4 h100 GPUs, 2 × no GPUs",
+            "no 3 nodes with 4 GPUs: its nodes .how many × GPUs of each. are 2 × 4 h100 GPUs, 2 × no GPUs",
         ),
         ({"partition": "mig", "nodes": 2}, "Partition mig allows 1 node for one job"),
     ],

@@ -89,7 +89,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("line", "login"), [("echo gpu", True), ("sleep 60", True), ("exit 1", False), ("echo", False)]
+    ("line", "login"),
+    [
+        ("echo gpu", True),
+        ("sleep 60", True),
+        ("echo 'slurm_load_partitions: Unable to contact slurm controller (connect failure)' >&2; exit 1", True),
+        ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", False),
+        ("exit 1", False),
+        ("echo", False),
+    ],
 )
 def test_a_login_node_is_where_the_scheduler_answers_or_hangs(fake: Path, line: str, login: bool) -> None:
     commands(fake, sbatch="exit 1", sinfo=line)
@@ -302,9 +310,9 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=NODE_FAIL", "lost a node, which failed"),
         ("JobState=CANCELLED", "was cancelled"),
         ("JobState=OUT_OF_MEMORY", "for want of memory"),
-        ("JobState=PENDING Reason=InvalidAccount", r"will not start \(InvalidAccount\): .* -A names another"),
-        ("JobState=PENDING Reason=Job's_QOS_not_permitted_to_use_this_partition_(a_allows_b_not_c)", "-q or -p names"),
-        ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* -N asks for fewer"),
+        ("JobState=PENDING Reason=InvalidAccount", r"will not start \(InvalidAccount\): .* name another with -A"),
+        ("JobState=PENDING Reason=Job's_QOS_not_permitted_to_use_this_partition_(a_allows_b_not_c)", "name another with -q or -p"),
+        ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* ask for fewer with -N"),
         ("JobState=FAILED ExitCode=66:0", "does not see the case folder"),
         ("JobState=FAILED ExitCode=68:0", "does not see the folder that it was submitted from"),
         ("JobState=FAILED ExitCode=0:53 RunTime=00:00:00", "could not open job.out in the case folder"),
@@ -476,9 +484,9 @@ def test_time_limit_preemption_and_what_a_partition_refuses_are_a_sentence_each(
     urgent = waiting(case, partition="urgent", nodes=2)
     assert "was preempted by a job of higher priority" in until(preempted, "PREEMPTED").sentence
     until(urgent, "RUNNING")
-    for partition, hint in (("closed", "-A or -p names another"), ("short", "-t asks? for less")):
+    for partition, hint in (("closed", "name another with -A or -p"), ("short", "-t asks for less|less with -N or -t")):
         never = waiting(case, partition=partition)
-        with pytest.raises(NcclkitError, match=f"will not start .*{hint}; it was cancelled"):
+        with pytest.raises(NcclkitError, match=f"will not start .*(?:{hint}); it was cancelled"):
             asyncio.run(submit.follow(case, never, longest=20))
     submit.cancel(urgent)
     assert until(limited, "TIMEOUT", deadline=120).sentence.endswith(
@@ -513,12 +521,12 @@ def test_a_case_that_the_nodes_do_not_see_gets_their_files_over_srun_also_from_a
 @pytest.mark.usefixtures("slurm")
 def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    with pytest.raises(NcclkitError, match=r"Invalid partition name specified; -p names another \(`sinfo -s`"):
+    with pytest.raises(NcclkitError, match=r"Invalid partition name specified; name another with -p \(`sinfo -s`"):
         submit.submit(case, ["probe"], JobOptions(partition="nowhere"))
-    with pytest.raises(NcclkitError, match="no node has so many GPUs, .*--gpus-per-node 0 asks for none"):
+    with pytest.raises(NcclkitError, match="no node has so many GPUs, .*--gpus-per-node 0 takes any nodes"):
         submit.submit(case, ["probe"], JobOptions(gpus_per_node=8))
     assert list((tmp_path / "case" / "jobs").iterdir()) == []
-    job, less = waiting(case, nodes=9), "(?:-N and -t ask for less|-N asks for fewer)"
+    job, less = waiting(case, nodes=9), "(?:less with -N or -t|ask for fewer with -N)"
     with pytest.raises(NcclkitError, match=f"will not start .* {less}; it was cancelled"):
         asyncio.run(submit.follow(case, job, longest=20))
     assert until(job, "CANCELLED") and queue() == ""

@@ -132,18 +132,18 @@ def clear_stage(cluster: UserCluster) -> None:
 
 @situation("An account that Slurm does not know, or that is another's")
 def wrong_account(stage: Stage) -> None:
-    stage.says("ann", "ncclkit submit -A nolab -N 2 probe", "Invalid account.*-A names another account .yours: lab", status=2)
-    stage.says("ann", "ncclkit submit -A ml -N 2 probe", "Invalid account.*-A names another account .yours: lab", status=2)
+    stage.says("ann", "ncclkit submit -A nolab -N 2 probe", "Invalid account.*name another account with -A .yours: lab", status=2)
+    stage.says("ann", "ncclkit submit -A ml -N 2 probe", "Invalid account.*name another account with -A .yours: lab", status=2)
 
 
 @situation("A partition that is not there")
 def wrong_partition(stage: Stage) -> None:
-    stage.says("ann", "ncclkit submit -p gpux probe", r"-p names another .there is cpu, debug", status=2)
+    stage.says("ann", "ncclkit submit -p gpux probe", r"name another with -p .there is cpu, debug", status=2)
 
 
 @situation("More nodes than the partition has")
 def too_many_nodes(stage: Stage) -> None:
-    stage.says("ann", "ncclkit submit -N 9 probe", "Partition debug has 4 nodes; -N asks for fewer", status=2)
+    stage.says("ann", "ncclkit submit -N 9 probe", "Partition debug has 4 nodes, and -N 9 asks for more", status=2)
 
 
 @situation("A longer time than the partition allows")
@@ -215,7 +215,7 @@ def stopped(cluster: UserCluster) -> Iterator[None]:
 @situation("A partition that does not take the account")
 def closed_partition(stage: Stage) -> None:
     stage.says("ann", "ncclkit submit -p closed --no-wait inspect --case ~/closed", "is in the queue", status=0)
-    why = r"will not start .*the partition does not take this account; -A or -p names another"
+    why = r"will not start .*the partition does not take this account; name another with -A or -p"
     stage.says("ann", "ncclkit status --case ~/closed", why, never=("expected to start",), status=0)
     stage.says("ann", "ncclkit status --cancel --case ~/closed", "was cancelled", status=2)
 
@@ -338,7 +338,7 @@ def lost_node(stage: Stage) -> None:
     cluster.types("root", f"scontrol update nodename={cluster.hosts[4].name} state=down reason='fan failed'")
     cluster.reaches(job, "NODE_FAIL")
     try:
-        told = "the scheduler lost the node"
+        told = "he scheduler lost contact with node4 and ended the job"
         stage.says("ann", f"ncclkit decide {job}", "Restart or stop: restart without node4", told, never=("network_loss",), status=0)
         stage.says("ann", f"ncclkit decide --hosts {job}", "^node4$", status=0)
     finally:

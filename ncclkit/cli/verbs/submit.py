@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ncclkit.core.case import Case
     from ncclkit.live.submit import BatchJob
 
-NEVER_BATCH = ("submit", "status", "open", "mcp", "completion", "causes", "gate")
-"""Verbs that ask about batch jobs, wait for a person, or need no node."""
+NEVER_BATCH = ("submit", "status", "open", "mcp", "completion", "causes", "gate", "exam", "decide")
+"""Verbs that ask about batch jobs, wait for a person, or need no node and keep no case."""
 
 
 class SubmitVerb(Verb):

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
+from ncclkit.agent.facts.machine import Answer, Hung, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import natural
 from ncclkit.evidence.sources import slurm_end
@@ -254,6 +254,8 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     )
     if not named:
         why = "; ".join(dict.fromkeys(said))
+        if any(slurm_end.is_silence(answer) for answer in said):
+            raise NcclkitError(_unanswered(job, why))
         raise NcclkitError(
             f"There is no file {job}, and Slurm knows no output of such a job ({why}); name its log"
             " file."
@@ -270,6 +272,14 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     return there, [
         f"Slurm job {job} writes to {path}, which is not there; the rest was read." for path in gone
     ]
+
+
+def _unanswered(job: str, why: str) -> str:
+    """That nobody could be asked, which says nothing about the job."""
+    return (
+        f"There is no file {job}, and Slurm did not say what job {job} writes to ({why}); ask again"
+        " when `squeue --me` answers, or name its log file."
+    )
 
 
 LEFT = re.compile(r"%\d*[NntsJ]|4294967294")
@@ -291,7 +301,7 @@ def _outputs_of_running(job: str, said: list[str]) -> Iterator[str]:
 
     %j, %x and the like are filled in.
     """
-    answer = _ask_slurm(["scontrol", "-o", "--", "show", "job", job], said)
+    answer = _ask_slurm(["scontrol", "-o", "--", "show", "job", job], said, job)
     for line in answer.splitlines():
         named = map(str.rstrip, RUNNING.findall(line))
         for path in named:
@@ -308,12 +318,12 @@ def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
     # that an older sacct has no such option says nothing about the job
     asked_first: list[str] = []
     words = [*ask, "--expand-patterns", "--format=StdOut,StdErr"]
-    rows = _ask_slurm(words, asked_first).splitlines()
+    rows = _ask_slurm(words, asked_first, job).splitlines()
     if not any("--expand-patterns" in why for why in asked_first):
         said += asked_first
     told = "|".join(rows).split("|")
     paths = [path for path in told if path.startswith("/") and path != "/dev/null"]
-    if not paths and (folders := _ask_slurm([*ask, "--format=WorkDir"], said).split("\n")):
+    if not paths and (folders := _ask_slurm([*ask, "--format=WorkDir"], said, job).split("\n")):
         names = [
             os.path.join(glob.escape(folder), f"slurm-{job}*.out")
             for folder in folders
@@ -323,13 +333,17 @@ def _outputs_of_ended(job: str, said: list[str]) -> Iterator[str]:
     yield from paths
 
 
-def _ask_slurm(argv: list[str], said: list[str]) -> str:
+def _ask_slurm(argv: list[str], said: list[str], job: str) -> str:
     """What a command of Slurm prints.
 
-    It is "" where the command fails, with the reason added to `said`.
+    It is "" where the command fails, with the reason added to `said`.  Raises NcclkitError where it
+    hangs.
     """
     try:
         answer: Answer = Machine().run(argv, DEADLINE, argv[0])
+    except Hung as why:
+        # the next question would wait as long
+        raise NcclkitError(_unanswered(job, str(why))) from None
     except (Missing, Unread) as why:
         said += [str(why)]
         return ""

@@ -72,6 +72,30 @@ It waits for SlurmdTimeout, 5 minutes by default, which the ranks of a job do no
 SINCE = re.compile(r"\[[^\[\]@]{0,200}@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]")
 """When somebody, or Slurm itself, wrote down why a node is not used."""
 UNKNOWN_ID = "invalid job id"
+SILENCE = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Communication connection failure",
+    "Communication shutdown failure",
+    "Message send failure",
+    "Message receive failure",
+    "Connection timed out establishing",
+    "Connection timed out reading",
+    "Connection timed out writing",
+    "Unexpected missing socket error",
+    "Slurm backup controller in standby mode",
+    "Controller is in standby mode",
+    "Connection refused",
+)
+"""What Slurm's commands say where the controller, or the accounting, did not answer."""
+
+
+def is_silence(said: str) -> bool:
+    """Whether a command of Slurm says that nobody answered it, and so nothing about a job."""
+    lowered = said.lower()
+    return any(text.lower() in lowered for text in SILENCE)
+
 """What Slurm says of a job that it does not know."""
 LONGEST = 300
 """Characters of a line that is kept."""
@@ -161,6 +185,11 @@ def note_on_running(job: str, end: SlurmEnd) -> str:
         )
     if end.state in WAITING:
         return f"Slurm job {job} waits in the queue ({end.state}): nothing of it runs now."
+    if end.state in AT_WORK and end.state != "RUNNING":
+        return (
+            f"Slurm job {job} has not ended ({end.state}{where}), so its logs end before the job"
+            " does."
+        )
     if end.state in AT_WORK:
         return (
             f"Slurm job {job} still runs{where}, so its logs end before the job does; `ncclkit"

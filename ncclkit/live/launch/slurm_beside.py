@@ -76,8 +76,8 @@ async def running_parts(job: str) -> RunningParts | None:
     if not scheduler.JOB_ID.fullmatch(number) or 0 in nodes:
         answer = repr(str(rows[0])[:100])
         raise NcclkitError(
-            f"Slurm did not say where job {job} runs (scontrol answered {answer}); ask again, or go"
-            " to one of its nodes."
+            f"Slurm did not say where job {job} runs (scontrol answered {answer}); ask again when"
+            " `squeue --me` answers."
         )
     return RunningParts(number, nodes)
 
@@ -92,7 +92,7 @@ async def _shown(number: str, job: str) -> list[dict[str, str]]:
             return []
         why = str(error).rstrip(".")
         raise NcclkitError(
-            f"Slurm did not say where job {job} runs ({why}); ask again, or go to one of its nodes."
+            f"Slurm did not say where job {job} runs ({why}); ask again when `squeue --me` answers."
         ) from error
     shown = []
     for line in output.splitlines():
@@ -102,8 +102,8 @@ async def _shown(number: str, job: str) -> list[dict[str, str]]:
     if not shown:
         answer = repr(output.strip()[:100])
         raise NcclkitError(
-            f"Slurm did not say where job {job} runs (scontrol answered {answer}); ask again, or go"
-            " to one of its nodes."
+            f"Slurm did not say where job {job} runs (scontrol answered {answer}); ask again when"
+            " `squeue --me` answers."
         )
     return shown
 
