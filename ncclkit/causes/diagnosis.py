@@ -162,7 +162,8 @@ class Diagnosis:
         if self.findings and self.differential and self.verdict == "unexplained":
             return self._suspected
         if self._is_undecided_rehearsal:
-            return f"{start(self.errors[0].text)}."
+            why, *notes = self.errors[0].text.splitlines()
+            return " ".join([f"{start(why)}.", *notes])
         if self.errors and self.job_seen:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
@@ -177,7 +178,8 @@ class Diagnosis:
             if self.risks:
                 others = f"; {plural(len(self.risks), 'risk')}"
             if self.healthy.kind == "rehearsal.verdict":
-                return f"Nothing found: {self.healthy.text} ({self.checks}){others}."
+                agreed, *notes = self.healthy.text.splitlines()
+                return " ".join([f"Nothing found: {agreed} ({self.checks}){others}.", *notes])
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
         if self.at_work and self.at_work.kind == "attach.motion":
             return f"The job goes on: {self.at_work.text}."

@@ -52,6 +52,7 @@ from ncclkit.core.kinds import (
     FlightLate,
     KernelSegfault,
     NcclWarn,
+    RehearsalVerdict,
     Stack,
     SystemFault,
 )
@@ -164,6 +165,9 @@ def _stall_below_program(case: Case) -> Finding | None:
     lines = all_waiting(case, rank_states(case))
     # a late rank, a death or the kernel's word says more than that all are inside
     if not lines or rank_states(case).dead or case.of(FlightLate) or case.of("kernel."):
+        return None
+    # no NCCL has run there
+    if case.of(RehearsalVerdict):
         return None
     call = "the same collective"
     if lines[0].data.seq is not None:

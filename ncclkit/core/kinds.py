@@ -1781,6 +1781,8 @@ class RehearsalVerdict(Fields, frozen=True):
     """of `unknown`; `gpus`: ranks share a GPU, unless the launcher shows each its own"""
     fake: bool = False
     """tensors had shapes and types, and no values (`--fake`)"""
+    notes: list[str] = []
+    """[what was seen besides, a sentence each]"""
 
 
 class NcclDiagnostic(Message, frozen=True):

@@ -71,6 +71,13 @@ async def rehearse_script(
         shown_gpus = "own"
     if asked.fake:
         again += ["--fake"]
+    usual = RehearsalOptions()
+    if asked.steps != usual.steps:
+        again += ["--steps", str(asked.steps)]
+    if asked.timeout != usual.timeout:
+        again += ["--timeout", f"{asked.timeout:g}"]
+    if asked.job_timeout != usual.job_timeout:
+        again += ["--timeout-of-job", f"{asked.job_timeout:g}"]
     again += ["--", *shown]
     ranks = RankOptions(
         ranks=command.ranks,

@@ -109,6 +109,7 @@ def test_posts_are_kept_as_counts_of_hashed_features_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(SHARED is None, reason="the posted failures are not here")
 def test_what_is_kept_of_posts_is_what_they_show() -> None:
     """A new reading of the posts gives the labels that are kept, and nearly all of the counts."""

@@ -13,6 +13,8 @@ from ncclkit.agent.rehearsal.ranks import write_verdict
 from tests.cases import judged_files, read_files
 
 WORLD = (0, 1, 2, 3)
+BESIDE = {"rank_killed": ("host_oom",)}
+"""Cause → others that a rehearsal shows with it."""
 
 
 def ask(coordinator: Coordinator, rank: int, op: str, number: int = 1, **fields: Any) -> None:
@@ -149,6 +151,8 @@ def test_a_faulty_rehearsal_is_the_cause_that_dumps_would_show(tmp_path, play, c
     assert (first.cause, first.strength) == (cause, strength), found
     assert first.culprits["ranks"] == ranks
     assert found.headline.startswith("Rehearsal of 4 ranks: ")
+    # what its lines resemble, and NCCL, which did not run, are suspected of nothing
+    assert {finding.cause for finding in found.findings} <= {cause, *BESIDE.get(cause, ())}
 
 
 def test_ranks_that_agreed_are_healthy_and_were_rehearsed(tmp_path):
@@ -162,7 +166,17 @@ def test_what_could_not_be_told_is_not_healthy(tmp_path):
     found = judged(tmp_path, failed_alike)
     assert (found.verdict, found.findings) == ("unexplained", ())
     assert found.headline.startswith("A rehearsal of 4 ranks could not tell: ")
+    assert "FileNotFoundError: data.bin at train.py:3" in found.headline
     assert "more causes" not in found.text()
+
+
+def test_what_was_seen_besides_is_said_with_the_verdict(tmp_path):
+    judged(tmp_path, agreed)
+    file = next(tmp_path.rglob("rehearsal.json"))
+    note = "Rank 2 waited 3 s, which is more than the job allows."
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": [note]}))
+    found = judged_files(tmp_path)
+    assert (found.verdict, found.headline.endswith(f" {note}")) == ("healthy", True), found
 
 
 def test_of_an_unknown_launcher_one_gpu_is_a_suspicion(tmp_path):
@@ -171,7 +185,7 @@ def test_of_an_unknown_launcher_one_gpu_is_a_suspicion(tmp_path):
     assert "unless the launcher shows each rank one of its own" in finding.say
 
 
-@pytest.mark.parametrize("play", [agreed, left_early, crossed_groups])
+@pytest.mark.parametrize("play", [agreed, left_early, crossed_groups, failed_alike])
 def test_tensors_without_values_are_said(tmp_path, play):
     assert "had no values" not in judged(tmp_path, play).headline
     file = next(tmp_path.rglob("rehearsal.json"))

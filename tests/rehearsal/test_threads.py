@@ -11,6 +11,7 @@ import ncclkit
 from ncclkit.agent.rehearsal.idle_threads import without_work
 from ncclkit.rehearsal.function import RanksDisagree
 from tests.rehearsal import functions
+from tests.rehearsal.rehearsed import SCRIPTS, rehearse_words
 
 STAYS = ("executor", "queue")
 
@@ -59,3 +60,15 @@ def test_only_a_thread_without_work_is_idle():
         release.set()
         tasks.put(None)
         assert found == list(idle._threads)
+
+
+@pytest.mark.parametrize(("words", "status"), [(["more"], 1), ([], 0), (["kernel"], 2)])
+def test_a_thread_has_gpus_too_and_who_joins_it_hides_no_hang(tmp_path, words, status):
+    """Of a thread that ended by what cannot be rehearsed the calls are missing: nobody agrees."""
+    script = str(SCRIPTS / "gpu_thread.py")
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "3", script, *words]
+    answer = rehearse_words(tmp_path, command, "--ranks", "3", "--steps", "7")
+    assert answer["exit"] == status, answer["sentence"]
+    if status == 1:
+        assert "rank 1: all_reduce" in answer["sentence"] and "gpu_thread.py:12" in answer["sentence"]
+        assert "--steps 7" in answer["again"]

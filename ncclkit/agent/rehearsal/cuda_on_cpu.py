@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -196,6 +197,19 @@ def map_gpus(ranks: int) -> None:
     batch_norm.map_batch_norm()
     lightning_on_cpu.map_lightning()
     _CpuInPlaceOfCuda().__enter__()
+    _map_threads()
+
+
+def _map_threads() -> None:
+    """Let every thread that begins from now on map GPUs: torch keeps a mode for one thread."""
+    # classes of scripts have a `run` of their own; this one all threads go through
+    begin = vars(threading.Thread)["_bootstrap_inner"]
+
+    def begin_mapped(thread: threading.Thread) -> None:
+        with _CpuInPlaceOfCuda():
+            begin(thread)
+
+    setattr(threading.Thread, "_bootstrap_inner", begin_mapped)  # noqa: B010
 
 
 def _constant(value: Any) -> Any:

@@ -1,13 +1,14 @@
 """Threads that stay for more work and have none, so that they free nobody by themselves.
 
 Those of an executor, and those that loop over a queue: only another thread of the process gives
-them work.  To say of one that it works costs nothing; to say that it is idle may blame a healthy
+them work.  Nor does one that joins another thread, as long as that does not end.  To say of one that it works costs nothing; to say that it is idle may blame a healthy
 script, so it must have slept all the time between two looks.
 """
 
 from __future__ import annotations
 
 import concurrent.futures.thread
+import os
 import queue
 import sys
 import threading
@@ -21,8 +22,8 @@ BETWEEN = 0.05
 class Slumber(NamedTuple):
     """A thread that waits for work."""
 
-    queue: int
-    """The identity of its queue."""
+    awaited: int
+    """The identity of its queue, or of the thread that it joins."""
     switches: str
     """How often it has gone to sleep and been preempted, as the kernel counts."""
 
@@ -46,7 +47,7 @@ def _slumbers(threads: list[threading.Thread]) -> dict[threading.Thread, Slumber
     found = {}
     for thread in threads:
         frame = frames.get(thread.ident or 0)
-        waited_for = _awaited_queue(frame)
+        waited_for = _awaited_queue(frame) or _joined_thread(frame, threads)
         switches = _switches_of(thread)
         if waited_for is not None and switches:
             found[thread] = Slumber(id(waited_for), switches)
@@ -61,6 +62,21 @@ def _awaited_queue(frame: Any) -> Any:
         return _awaited_by_worker(frame)
     if _runs(frame, threading, "wait") and _runs(frame.f_back, queue, "get"):
         return _awaited_by_get(frame)
+    return None
+
+
+def _joined_thread(frame: Any, threads: list[threading.Thread]) -> Any:
+    """The thread of these for whose end a thread waits without a deadline; None without one.
+
+    Of a thread that has not communicated yet nobody knows that it will not.
+    """
+    # up to Python 3.12 the one calls the other
+    for function in ("_wait_for_tstate_lock", "join"):
+        if frame is None or not _runs(frame, threading, function):
+            continue
+        joined = frame.f_locals["self"]
+        if frame.f_locals.get("timeout") in (None, -1) and joined in threads:
+            return joined
     return None
 
 
@@ -91,7 +107,11 @@ def _runs(frame: Any, module: Any, function: str) -> bool:
 
 def _switches_of(thread: threading.Thread) -> str:
     """How often a sleeping thread was switched; empty of one that runs or has ended."""
-    path = "/proc/self/task/%d/status" % (thread.native_id or 0)
+    number = thread.native_id or 0
+    # after a fork it keeps the number of its parent's
+    if thread is threading.main_thread():
+        number = os.getpid()
+    path = "/proc/self/task/%d/status" % number
     try:
         with open(path) as status:
             lines = status.read().splitlines()

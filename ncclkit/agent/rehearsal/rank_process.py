@@ -59,6 +59,7 @@ def run_program(connection: Connection, program: Program) -> Ending:
     _tell_hard_exit(connection)
     if program.fake:
         _begin_fake(connection)
+    _tell_ended_threads(connection, program)
     _forget_ourselves()
     try:
         if program.function is None:
@@ -75,12 +76,38 @@ def run_program(connection: Connection, program: Program) -> Ending:
         place, function = error_place(error)
         return Ending(
             how="failed",
-            say="%s: %s" % (type(error).__name__, str(error)[:LONGEST]),
+            say=_error_words(error),
             place=place,
             function=function,
             unrehearsable=process_group.is_beyond_us(error) or _may_be_fake(program, error),
         )
     return Ending("ended", "ended", "")
+
+
+def _error_words(error: BaseException) -> str:
+    return "%s: %s" % (type(error).__name__, str(error)[:LONGEST])
+
+
+def _tell_ended_threads(connection: Connection, program: Program) -> None:
+    """End the rank where a thread of it ends by what may be ours: its calls are then missing.
+
+    A thread that ends by an error of the script ends so on GPUs, too, and the rank goes on.
+    """
+    from . import process_group
+
+    usual = threading.excepthook
+
+    def end_rank(ended: threading.ExceptHookArgs) -> None:
+        usual(ended)
+        error = ended.exc_value
+        if error is None or isinstance(error, SystemExit):
+            return
+        if process_group.is_beyond_us(error) or _may_be_fake(program, error):
+            place, function = error_place(error)
+            say = "in a thread, %s" % _error_words(error)
+            tell_end(connection, Ending("failed", say, place, function, unrehearsable=True))
+
+    threading.excepthook = end_rank
 
 
 def _begin_fake(connection: Connection) -> None:

@@ -102,6 +102,8 @@ class RehearsedVerdict(msgspec.Struct, frozen=True):
     shared: dict[int, RehearsedCall] = {}
     """Calls from a GPU that another rank of the host uses, too."""
     figures: RehearsedFigures = RehearsedFigures()
+    notes: tuple[str, ...] = ()
+    """What was seen besides, a sentence each."""
 
 
 def is_rehearsal(value: Any) -> bool:
@@ -127,7 +129,7 @@ def events_of_rehearsal(value: Mapping[str, Any], path: str) -> list[Event]:
 def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
     said = {
         "agree": f"all {verdict.world} ranks of the rehearsal agreed{_of_fake(verdict)}",
-        "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {verdict.why}",
+        "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {_why(verdict)}",
     }
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
     lines = [words]
@@ -135,14 +137,34 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         lines = _lines_of_order(verdict)
     if verdict.kind == "same_gpu" or verdict.why == "gpus":
         lines = _lines_of_gpus(verdict)
+    lines += verdict.notes
     data = {
         "verdict": verdict.kind,
         "ranks": verdict.world,
         "odd": list(verdict.ranks),
         "why": verdict.why,
         "fake": verdict.figures.fake,
+        "notes": list(verdict.notes),
     }
     return Event("rehearsal.verdict", clip("\n".join(lines)), path, 0, data=data)
+
+
+def _why(verdict: RehearsedVerdict) -> str:
+    """Why a rehearsal could not tell."""
+    said = verdict.why
+    ends = []
+    for rank in verdict.ranks:
+        if rank in verdict.endings:
+            ends.append(f"rank {rank}: {verdict.endings[rank].said}")
+    if verdict.why == "failed" and ends:
+        said = "; ".join(ends)
+    elif verdict.why == "deadline":
+        said = f"at the deadline {text.ranks(verdict.ranks)} had not ended, which may be slow work"
+    elif verdict.why == "threads":
+        said = "ranks communicate from two threads, of which one may free the other"
+    if verdict.figures.fake:
+        return f"{said} (tensors had no values)"
+    return said
 
 
 def _of_fake(verdict: RehearsedVerdict) -> str:
