@@ -71,13 +71,7 @@ async def rehearse_script(
         shown_gpus = "own"
     if asked.fake:
         again += ["--fake"]
-    usual = RehearsalOptions()
-    if asked.steps != usual.steps:
-        again += ["--steps", str(asked.steps)]
-    if asked.timeout != usual.timeout:
-        again += ["--timeout", f"{asked.timeout:g}"]
-    if asked.job_timeout != usual.job_timeout:
-        again += ["--timeout-of-job", f"{asked.job_timeout:g}"]
+    again += _changed_limits(asked)
     again += ["--", *shown]
     ranks = RankOptions(
         ranks=command.ranks,
@@ -94,6 +88,31 @@ async def rehearse_script(
     rehearsed = read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
     case.add(evidence.read([str(folder)]).events).save()
     return rehearsed
+
+
+def _changed_limits(asked: RehearsalOptions) -> list[str]:
+    """The options that say how far a rehearsal goes, where they are not the usual ones."""
+    usual = RehearsalOptions()
+    words = []
+    if asked.steps != usual.steps:
+        steps = str(asked.steps)
+        words += [
+            "--steps",
+            steps,
+        ]
+    if asked.timeout != usual.timeout:
+        seconds = f"{asked.timeout:g}"
+        words += [
+            "--timeout",
+            seconds,
+        ]
+    if asked.job_timeout != usual.job_timeout:
+        seconds = f"{asked.job_timeout:g}"
+        words += [
+            "--timeout-of-job",
+            seconds,
+        ]
+    return words
 
 
 ANSWER = "rehearsal.json"

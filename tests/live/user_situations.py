@@ -314,7 +314,7 @@ def program_fault(stage: Stage) -> None:
 def out_of_memory(stage: Stage) -> None:
     job = stage.cluster.job("ann", "-t 5 --mem=300M train.sbatch hog.py")
     stage.cluster.reaches(job, "FAILED|OUT_OF_MEMORY|CANCELLED|COMPLETED")
-    told = r"killed for lack of host memory because the job reached its own limit of memory \(Slurm's --mem\)"
+    told = r"killed for lack of host memory because the job, or a step of it, reached its limit of memory \(Slurm's --mem\)"
     stage.says("ann", f"ncclkit decide {job}", "Restart or stop: stop, and fix the set-up", told, never=("cgroup",), status=1)
 
 
@@ -361,7 +361,7 @@ def time_limit(stage: Stage) -> None:
 @situation("A job that nobody knows")
 def unknown_job(stage: Stage) -> None:
     stage.says("ann", "ncclkit diagnose 99999", "There is no file 99999, and Slurm knows no output of such a job", never=("option",), status=2)
-    stage.says("ann", "ncclkit attach --job 99999", "no scheduler here knows it as one that runs", status=2)
+    stage.says("ann", "ncclkit attach --job 99999", "Slurm knows no job 99999 that runs", never=("sudo",), status=2)
 
 
 # ---------------------------------------------------------------- an administrator

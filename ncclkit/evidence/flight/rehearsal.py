@@ -127,9 +127,12 @@ def events_of_rehearsal(value: Mapping[str, Any], path: str) -> list[Event]:
 
 
 def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
+    why = ""
+    if verdict.kind == "unknown":
+        why = _why_undecided(verdict)
     said = {
         "agree": f"all {verdict.world} ranks of the rehearsal agreed{_of_fake(verdict)}",
-        "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {_why(verdict)}",
+        "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {why}",
     }
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
     lines = [words]
@@ -149,7 +152,7 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
     return Event("rehearsal.verdict", clip("\n".join(lines)), path, 0, data=data)
 
 
-def _why(verdict: RehearsedVerdict) -> str:
+def _why_undecided(verdict: RehearsedVerdict) -> str:
     """Why a rehearsal could not tell."""
     said = verdict.why
     ends = []

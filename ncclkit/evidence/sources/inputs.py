@@ -255,7 +255,7 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     if not named:
         why = "; ".join(dict.fromkeys(said))
         if any(slurm_end.is_silence(answer) for answer in said):
-            raise NcclkitError(_unanswered(job, why))
+            raise NcclkitError(_unanswered_question(job, why))
         raise NcclkitError(
             f"There is no file {job}, and Slurm knows no output of such a job ({why}); name its log"
             " file."
@@ -274,7 +274,7 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     ]
 
 
-def _unanswered(job: str, why: str) -> str:
+def _unanswered_question(job: str, why: str) -> str:
     """That nobody could be asked, which says nothing about the job."""
     return (
         f"There is no file {job}, and Slurm did not say what job {job} writes to ({why}); ask again"
@@ -343,7 +343,7 @@ def _ask_slurm(argv: list[str], said: list[str], job: str) -> str:
         answer: Answer = Machine().run(argv, DEADLINE, argv[0])
     except Hung as why:
         # the next question would wait as long
-        raise NcclkitError(_unanswered(job, str(why))) from None
+        raise NcclkitError(_unanswered_question(job, str(why))) from None
     except (Missing, Unread) as why:
         said += [str(why)]
         return ""
