@@ -26,6 +26,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     ),
     "the queue is full: submit it again when jobs have ended": (
         "temporarily unable to accept job",
+        "Slurm job queue full",
         "MaxJobCount limit reached",
     ),
     "administrators let nobody submit at the moment": (
@@ -178,8 +179,14 @@ AFTER_SENDING = (
     "Connection timed out reading",
 )
 """What sbatch says where the controller fell silent after it was sent the job."""
-SENT_AGAIN = "sleeping and retrying"
-"""How sbatch ends its sentence about a refusal, when it will ask again."""
+REFUSED_FOR_NOW = (
+    "unable to accept job, sleeping and retrying",
+    "job queue full, sleeping and retrying",
+)
+"""What sbatch says of a refusal after which it asks again.
+
+Of a controller that does not respond it says that it is retrying, too.
+"""
 
 
 def may_be_taken(printed: str, was_stopped: bool) -> bool:
@@ -190,8 +197,7 @@ def may_be_taken(printed: str, was_stopped: bool) -> bool:
     said = printed.lower()
     if any(text.lower() in said for text in AFTER_SENDING):
         return True
-    return was_stopped and not said.rstrip().endswith(SENT_AGAIN)
-
+    return was_stopped and not said.rstrip(" .").endswith(REFUSED_FOR_NOW)
 
 
 def refusal_hint(printed: str, known: Mapping[str, str]) -> str:

@@ -174,7 +174,7 @@ def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
             if is_hidden(name) or is_ours(name, named=root == folder) or not os.path.isfile(path):
                 continue
             # a case begins with these, and a rehearsal writes nothing into them
-            if name in BROUGHT and os.path.getsize(path) == 0:
+            if name in BROUGHT and _is_empty(path):
                 continue
             if name.endswith(PROGRAMS):
                 programs += 1
@@ -186,6 +186,13 @@ def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
         else:
             files = f"{programs} files with programs or pages"
         problems.append(f"{files} (*.py, *.html …) in {folder} left out; name one to have it read.")
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return os.path.getsize(path) == 0
+    except OSError:  # gone by now, as reading it will say
+        return False
 
 
 def is_hidden(name: str) -> bool:
