@@ -300,10 +300,11 @@ def test_an_nvidia_smi_that_could_not_be_ended_before_is_not_joined_by_another(
 def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> list[Path]:
     """What the gate prints on these nodes, against the baseline of the first one; a file each."""
     baseline = gate.learned(next(iter(nodes.values())), 400.0)
+    asked = argparse.Namespace(baseline="b", learn="")
     made = []
     for name, rows in nodes.items():
         problems, unknown = gate.judge_node(rows, baseline)
-        said = gate._printed_object(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
+        said = gate._printed_object(problems, unknown, len(rows), asked, more.get(name))
         made.append(folder / f"{name}.json")
         made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._node_name(), name)}) + "\n")
     return made
