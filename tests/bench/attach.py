@@ -8,7 +8,7 @@ Each job runs without a variable of ours: three ranks over gloo, or over NCCL on
 where the first finding is one of those that the way lists; a rank where it names exactly those at fault.
 With ``--side-by-side`` so many jobs of one user run at once, and attach is given one process of one of them;
 ``beside`` counts the others that hung then.  OUT.json is written after each job; ways that were not begun within
-``--seconds`` stand in ``not_begun``.  Bar: the right cause in at least 12
+``--seconds`` stand in ``not_begun``, and those whose job had ended before it was looked at in ``not_hung``.  Bar: the right cause in at least 12
 of 15, with ``--dump`` over NCCL 14 of 15; the right rank wherever single ones are at fault, no wrong finding at
 `proven`, nothing of another job in any output, and ranks that go on.
 
@@ -61,6 +61,10 @@ class NotBegun(Exception):
     """The time for the whole run was over."""
 
 
+class NotHung(Exception):
+    """The job had ended before anybody looked: what it does here is no hang."""
+
+
 class Bench:
     """All ways, so many jobs at a time; `rows` grow as they come."""
 
@@ -68,6 +72,7 @@ class Bench:
         self.options, self.until = options, time.monotonic() + options.seconds
         self.rows: dict[str, dict[str, Any]] = {}
         self.not_begun: list[str] = []
+        self.not_hung: list[str] = []
         self._hung: dict[str, Job] = {}
         self._begun = 0
         self._lock = threading.Condition()
@@ -82,9 +87,10 @@ class Bench:
     def _keep(self, name: str, write: Callable[[], object], future: Future[dict[str, Any]]) -> None:
         row = {"way": name, "framework": WAYS[name].framework, "cause": False, "rank": False}
         error = future.exception()
-        if isinstance(error, NotBegun):
+        if isinstance(error, (NotBegun, NotHung)):
             with self._lock:
-                self.not_begun.append(name)
+                passed_over = self.not_begun if isinstance(error, NotBegun) else self.not_hung
+                passed_over.append(name)
                 write()
             return
         row |= (
@@ -122,6 +128,8 @@ class Bench:
                 lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend]
             )
             others = [other for other in self._hung.values() if other is not job]
+        if name != "gone" and not all(is_alive(one.pid) for one in job.values()):
+            raise NotHung
         asked = AttachOptions(
             dump=self.options.dump, kernels=self.options.kernels, timeout=self.options.timeout
         )
@@ -385,7 +393,7 @@ def main() -> int:
 
     def result() -> dict[str, Any]:
         known = kept | bench.rows
-        more = {"not_begun": bench.not_begun}
+        more = {"not_begun": bench.not_begun, "not_hung": bench.not_hung}
         return head | more | summary([known[name] for name in WAYS if name in known])
 
     def write() -> None:

@@ -75,6 +75,10 @@ AWAITS_PEERS = re.compile(r"torch/(?:distributed/|autograd/graph)")
 then."""
 SHARED_QUEUE = "shm_broadcast.py:"
 """In the stack of a worker of vLLM that waits, or spins, for what its engine hands on."""
+HOUSEKEEPING = ("pt_tcpstore", "pt_nccl", "NCCL")
+"""How threads are named that keep a job together: their messages come in a hang, too."""
+AT_ONE_MOMENT = 3
+"""How often two counts are read again that a message between them has put apart."""
 GLOO_WORKER = "pt_gloo_runloop"
 """The name of torch's threads that work on collectives over gloo, one after the other."""
 STANDSTILL = 3
@@ -588,10 +592,33 @@ def counters(pid):
 
 
 def _bytes_moved(pid):
-    """Bytes that a process has read and written in all; None where the kernel does not tell."""
-    counts = re.findall(
-        r"^[rw]char: (\d+)$", processes.read_text("/proc/%d/io" % pid), re.MULTILINE
-    )
+    """Bytes that a process has read and written, without what keeps its job together.
+
+    None where the kernel does not tell.  The store of rank 0 answers the watchdogs of all ranks
+    each second: of a rank that sleeps in a hang the bytes would rise, too.
+    """
+    for _ in range(AT_ONE_MOMENT):
+        before = _bytes_of_housekeeping(pid)
+        moved = _bytes_counted("/proc/%d/io" % pid)
+        if moved is None:
+            return None
+        if _bytes_of_housekeeping(pid) == before:
+            break
+    return moved - before
+
+
+def _bytes_of_housekeeping(pid):
+    """Bytes that those threads of a process have read and written which keep its job together."""
+    moved = 0
+    for task in _tasks(pid):
+        if processes.read_text(task + "/comm").startswith(HOUSEKEEPING):
+            moved += _bytes_counted(task + "/io") or 0
+    return moved
+
+
+def _bytes_counted(path):
+    """Bytes that the kernel counts in a file ``io`` as read and written; None of none."""
+    counts = re.findall(r"^[rw]char: (\d+)$", processes.read_text(path), re.MULTILINE)
     if counts:
         return sum(map(int, counts))
     return None
