@@ -18,6 +18,7 @@ from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import name_ranks
 from ncclkit.analysis.waits import (
     RankPosition,
+    inside,
     outside_common_path,
     positions_of_case,
     side_outside,
@@ -63,6 +64,18 @@ def departure(case: Case, stacks: Sequence[Sequence[Frame]]) -> Departure | None
         line = under[side][0][1]
         how += f" at {PurePosixPath(line.path).name}:{line.line}"
     return Departure(side, how, (line,))
+
+
+def condition_around(case: Case, frames: Sequence[Frame]) -> Departure | None:
+    """The innermost condition on the rank under which a stack came where it is.
+
+    frames: innermost first.
+    """
+    for line in _program_lines(case, frames):
+        for condition in line.data.conditions:
+            how = f"{inside(condition)} at {PurePosixPath(line.path).name}:{line.line}"
+            return Departure(0, how, (line,))
+    return None
 
 
 def _own_conditions(programs: Sequence[Sequence[Event]], number: int) -> list[tuple[str, Event]]:

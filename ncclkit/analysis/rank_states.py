@@ -207,7 +207,13 @@ def rank_states(case: Case) -> RankStates:
         if rank not in raised and rank not in waiting:
             ended[rank] = event
     return RankStates(
-        world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended
+        world,
+        members,
+        waiting,
+        raised,
+        _killed(case, raised),
+        _broken(case, stopped, waiting),
+        ended,
     )
 
 
@@ -592,12 +598,19 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
     return dead
 
 
-def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
+def _broken(case: Case, stopped: float | None, waiting: dict[int, Event]) -> dict[int, Event]:
+    """rank → what broke it.
+
+    A communicator that is aborted after a timeout fails the next call of its rank: that is no
+    reason of the wait.
+    """
     errors: list[Event] = []
     for event in case.of(PythonException):
         if event.data.victim or is_own(event) or _after(event, stopped):
             continue
         if _left_well(event) or LAST_WORDS.search(str(event.data.message)):
+            continue
+        if event.rank is not None and _given_up(waiting.get(event.rank), event):
             continue
         errors.append(event)
     by_cuda = case.of("cuda.oom", "cuda.error")

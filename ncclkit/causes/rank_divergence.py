@@ -35,7 +35,7 @@ from dataclasses import replace
 from typing import Any
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
-from ncclkit.analysis.branches import departure, places_of_calls, who_left
+from ncclkit.analysis.branches import condition_around, departure, places_of_calls, who_left
 from ncclkit.analysis.calls import (
     UNDECIDED,
     are_unlike,
@@ -56,7 +56,14 @@ from ncclkit.analysis.calls import (
     size_of,
     unlike_calls,
 )
-from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
+from ncclkit.analysis.frames import (
+    call_within,
+    frames_of,
+    in_collective,
+    own_frame,
+    place,
+    stacks,
+)
 from ncclkit.analysis.last_words import ended_unseen, sides_by_tracebacks
 from ncclkit.analysis.launchers import launchers
 from ncclkit.analysis.launches import (
@@ -112,6 +119,7 @@ from ncclkit.core.kinds import (
     HorovodStalled,
     JobAlone,
     JobShare,
+    PythonException,
     RasChange,
     RasCommunicator,
     Stack,
@@ -151,6 +159,7 @@ def diagnose(case: Case) -> Finding:
     seen_otherwise = (
         _watchdog_mismatch,
         _two_groups,
+        _group_of_some,
         _rank_left,
         _rank_ended_unseen,
         _different_lines,
@@ -609,6 +618,50 @@ def _two_groups(case: Case) -> Finding | None:
         f" {', '.join(parts)}."
     )
     return _finding(case, "likely", say, list(waits.values()), minority(sides))
+
+
+MAKES_GROUP = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration"})
+"""Calls of torch that every rank of the job has to make."""
+
+
+def _group_of_some(case: Case) -> Finding | None:
+    """Some ranks timed out making a group, while the others waited in a collective."""
+    states = rank_states(case)
+    makers: dict[int, Event[PythonException]] = {}
+    for error in case.of(PythonException):
+        if error.rank is not None and _gave_up_making_group(error):
+            makers.setdefault(error.rank, error)
+    others = states.waiting.keys() - makers.keys()
+    # a rank that made the group, too, or that died, is why it did not come about
+    if not makers or not others or states.waiting.keys() & makers.keys():
+        return None
+    if states.dead.keys() - makers.keys():
+        return None
+    first = next(iter(makers.values()))
+    frames = first.data.frames[::-1]
+    who = tuple(sorted(makers))
+    waits = in_order(states.waiting.values())
+    say = (
+        f"{who_are(who)} made a group in {call_within(frames)} at"
+        f" {place(own_frame(frames, innermost_first=True))}, which every rank has to make, where"
+        f" {name_ranks(sorted(others))} waited in {op_of(waits[0]) or 'a collective'}"
+    )
+    branch = condition_around(case, frames)
+    if branch is not None:
+        say += f"; {_left_words(who, branch.how)}"
+        return _finding(case, "likely", say, [first, *branch.lines, *waits], who)
+    # of two ranks either may have left the path of the other
+    odd = who if len(who) < len(others) else tuple(sorted({*who, *others}))
+    return _finding(case, "likely", f"{say}.", [first, *waits], odd)
+
+
+def _gave_up_making_group(error: Event[PythonException]) -> bool:
+    if not str(error.data.type).endswith("DistStoreError"):
+        return False
+    for frame in error.data.frames:
+        if frame.get("func") in MAKES_GROUP and "torch/distributed" in str(frame.get("file")):
+            return True
+    return False
 
 
 def _rank_left(case: Case) -> Finding | None:

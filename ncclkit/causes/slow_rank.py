@@ -1150,7 +1150,8 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
                 address = ADDRESS.search(str(event.data.keys))
                 if address:
                     asked.append(int(address["rank"]))
-        ranks = {rank for rank in asked if rank is not None}
+        # whoever timed out in a call of its own was there, in another call
+        ranks = {rank for rank in asked if rank is not None} - states.waiting.keys()
         return "possible", tuple(sorted(ranks)), absent
     # ranks in different calls, or in pairs, are other causes
     lone = _calls_differ(states) or only_point_to_point(states.waiting.values())

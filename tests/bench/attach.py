@@ -392,7 +392,11 @@ def main() -> int:
     bench = Bench(options)
 
     def result() -> dict[str, Any]:
-        known = kept | bench.rows
+        known = {
+            name: row
+            for name, row in (kept | bench.rows).items()
+            if name not in bench.not_hung
+        }
         more = {"not_begun": bench.not_begun, "not_hung": bench.not_hung}
         return head | more | summary([known[name] for name in WAYS if name in known])
 

@@ -10,7 +10,8 @@ ranks at fault.  ``--keep`` keeps what they left in a folder for each way; ``--j
 starts nothing; ``--source`` names the programs' folder, where the jobs ran elsewhere.
 
 OUT.json is written after each job; of ``--judge`` it keeps where and when the jobs ran.  After ``--seconds`` no job is begun that could not die in time, and those that still
-live are ended: neither are counted, and both stand in ``not_begun`` and ``cut``.  ``--leave`` judges nothing: what ``--keep`` has is judged
+live are ended: neither are counted, and both stand in ``not_begun`` and ``cut``, and jobs that
+ended with status 0 in ``not_hung``.  ``--leave`` judges nothing: what ``--keep`` has is judged
 elsewhere, with ``--judge``.
 """
 
@@ -98,6 +99,8 @@ class DeadBench:
         self.not_begun: list[str] = []
         self.cut: list[str] = []
         """Those that still lived when the time for the whole run was over."""
+        self.not_hung: list[str] = []
+        """Those that ended with status 0: what they do is no hang here."""
         self.head = self._head_of_jobs()
         self._lock, self._judging = threading.Lock(), threading.Lock()
 
@@ -111,7 +114,7 @@ class DeadBench:
             return {}
         known: dict[str, Any] = json.loads(options.out.read_text())
         self.not_begun, self.cut = known.get("not_begun", []), known.get("cut", [])
-        self.died = known.get("died_after", {})
+        self.died, self.not_hung = known.get("died_after", {}), known.get("not_hung", [])
         return {name: value for name, value in known.items() if name not in summary([])}
 
     def run(self, name: str) -> None:
@@ -121,12 +124,13 @@ class DeadBench:
         if left < self.options.timeout + LEAST:
             self.not_begun.append(name)
             return
-        died = let_die(name, self.folder / name, self.options, min(DEADLINE, left - SHUTDOWN))
+        status = let_die(name, self.folder / name, self.options, min(DEADLINE, left - SHUTDOWN))
         with self._lock:
             self.died[name] = round(time.monotonic() - begun, 1)
         # what was ended as the run's time was over is no job that died of its hang
-        if not died and left - SHUTDOWN < DEADLINE:
-            self.cut.append(name)
+        is_cut = status is None and left - SHUTDOWN < DEADLINE
+        if is_cut or status == 0:
+            (self.cut if is_cut else self.not_hung).append(name)
             shutil.rmtree(self.folder / name, ignore_errors=True)
             self.write()
         elif self.options.leave:
@@ -148,8 +152,8 @@ class DeadBench:
     def result(self) -> dict[str, Any]:
         """The rows in the order of the ways, and how much of them is right."""
         rows = [self.rows[name] for name in WAYS if name in self.rows]
-        more = {"not_begun": self.not_begun, "cut": self.cut, "died_after": self.died}
-        return self.head | more | summary(rows)
+        more = {"not_begun": self.not_begun, "cut": self.cut, "not_hung": self.not_hung}
+        return self.head | more | {"died_after": self.died} | summary(rows)
 
     def write(self) -> None:
         """Write what is known where it was asked for."""
@@ -158,8 +162,8 @@ class DeadBench:
                 self.options.out.write_text(json.dumps(self.result(), indent=1) + "\n")
 
 
-def let_die(name: str, place: Path, options: argparse.Namespace, patience: float) -> bool:
-    """Start a job, wait until it is dead, and keep its log and its dumps; False where it had to be ended."""
+def let_die(name: str, place: Path, options: argparse.Namespace, patience: float) -> int | None:
+    """Start a job, keep its log and its dumps, and return its status; None where it had to be ended."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     backend = options.backend
@@ -182,17 +186,16 @@ def let_die(name: str, place: Path, options: argparse.Namespace, patience: float
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        died = end_in_time(job, patience)
+        status = end_in_time(job, patience)
         if dumps.exists():
             shutil.copytree(dumps, place / "dumps", ignore=shutil.ignore_patterns(".*"))
-    return died
+    return status
 
 
-def end_in_time(job: subprocess.Popen[bytes], patience: float) -> bool:
-    """Wait until a job is dead; after so many seconds it is ended as a person would, which returns False."""
+def end_in_time(job: subprocess.Popen[bytes], patience: float) -> int | None:
+    """The status of a job that is dead; after so many seconds it is ended as a person would: None."""
     try:
-        job.wait(max(1.0, patience))
-        return True
+        return job.wait(max(1.0, patience))
     except subprocess.TimeoutExpired:
         job.send_signal(signal.SIGTERM)
     try:
@@ -200,7 +203,7 @@ def end_in_time(job: subprocess.Popen[bytes], patience: float) -> bool:
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-    return False
+    return None
 
 
 def judged_row(name: str, place: Path, source: str) -> dict[str, Any]:

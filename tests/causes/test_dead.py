@@ -162,6 +162,54 @@ def test_the_address_that_gloo_waits_for_names_the_rank_that_did_not_come(tmp_pa
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "possible", (1,))
 
 
+def group_of_rank_0(path: str) -> str:
+    _, made = stack(path, [(EVALUATES, "train")], "new_group")
+    return traceback(0, [(path, EVALUATES, "train", "dist.new_group()"), made], key_error("/default_pg/0//1//cpu//0/1"))
+
+
+def watchdog(rank: int, op: str = "ALLREDUCE") -> str:
+    """A collective of NCCL that timed out on a rank."""
+    return (
+        f"[rank{rank}]:[E1128 07:06:54.031657730 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog"
+        f" caught collective operation timeout: WorkNCCL(SeqNum=4, OpType={op}, NumelIn=64,"
+        " NumelOut=64, Timeout(ms)=15000) ran for 15022 milliseconds before timing out.\n"
+    )
+
+
+def test_a_group_that_some_ranks_make_is_a_call_of_all(tmp_path: Path) -> None:
+    path = program(tmp_path, dead_jobs.PROGRAM.replace("evaluate(batches)\n", "dist.new_group()\n", 1))
+    first = judged_dead(tmp_path, watchdog(1) + group_of_rank_0(path)).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", "likely", (0,))
+    assert first.say.startswith("Rank 0 made a group in new_group at train.py:8 (train), which every rank")
+    assert f"where rank 1 waited in ALLREDUCE; rank 0 left the common path: {BRANCH}" in first.say
+
+
+def test_of_two_ranks_without_the_program_neither_is_named_for_a_group(tmp_path: Path) -> None:
+    first = judged_dead(tmp_path, watchdog(1) + group_of_rank_0("/gone/train.py")).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == ("rank_divergence", (0, 1))
+
+
+@pytest.mark.parametrize("more", ["", watchdog(0)], ids=["nobody waits", "who makes it waits, too"])
+def test_a_group_that_all_ranks_make_is_no_divergence(tmp_path: Path, more: str) -> None:
+    """The healthy twin: the calls are the same, and the network or the store is at fault."""
+    path = program(tmp_path)
+    log = more + group_of_rank_0(path) + group_of_rank_0(path).replace("[rank0]", "[rank1]")
+    found = judged_dead(tmp_path, log).findings
+    assert all("made a group" not in finding.say for finding in found)
+
+
+def test_a_call_after_the_communicator_was_aborted_is_no_fault_of_nccl(tmp_path: Path) -> None:
+    """A rank that timed out is let go, and its next call finds an aborted communicator."""
+    path = program(tmp_path)
+    aborted = "torch.distributed.DistBackendError: NCCL error in: x.cpp:4257, internal error - please report"
+    later = traceback(1, stack(path, [(BARRIER, "train")], "isend"), aborted)
+    found = judged_dead(tmp_path, watchdog(0, "RECV") + watchdog(1, "RECV") + later).findings
+    assert found[0].cause == "send_recv_mismatch"
+    (tmp_path / "alone").mkdir()
+    alone = judged_dead(tmp_path / "alone", later).findings
+    assert "nccl_bug" in [finding.cause for finding in alone]
+
+
 def test_the_line_in_which_a_rank_timed_out_is_said(tmp_path: Path) -> None:
     log = traceback(0, in_loop(program(tmp_path))) + torchrun({0: 1, 1: -15}, [1])
     first = judged_dead(tmp_path, log).findings[0]

@@ -98,7 +98,7 @@ WAYS = {
     "terminal_input": Way(("slow_rank",), (0,)),
     "full_pipe": Way(("slow_rank",), (1,)),
     "fifo": Way(("slow_rank",), (1,)),
-    "producer_died": Way(("slow_rank",), (0,)),
+    "producer_died": Way(("slow_rank", "rank_exception"), (0,)),
     "thread_awaited": Way(("slow_rank",), (1,)),
     "thread_left": Way(("slow_rank", "rank_divergence"), (-1,)),
     "queue_full": Way(("slow_rank",), (1,)),
