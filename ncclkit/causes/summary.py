@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
@@ -511,6 +512,7 @@ def _missing_evidence(
         if unread
         else []
     )
+    missing += open_checks(scope)
     count = len(diagnosis.unknown)
     return (
         *missing,
