@@ -225,5 +225,8 @@ def test_a_check_that_did_not_end_is_told(tmp_path: Path, said: str) -> None:
     assert told in summarize(case, diagnose(case)).missing
 
 
-def test_checks_that_ended_leave_nothing_to_ask(read_text: Callable[..., Any]) -> None:
-    assert open_checks(Case(events=read_text(log(*WELL, ECC)).events)) == []
+def test_checks_that_ended_leave_nothing_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(log(*WELL, ECC))
+    case = Case()
+    fill(case, evidence.read([tmp_path]))
+    assert open_checks(case) == []
