@@ -779,6 +779,8 @@ class PythonException(Message, frozen=True):
     """last line"""
     victim: bool | None = None
     """the exception only reports another rank's failure"""
+    worker: str = ""
+    """`DP1 TP0`, or `pid 77`: the worker of a server of models that printed it"""
 
 
 class PythonIgnored(Fields, frozen=True):
