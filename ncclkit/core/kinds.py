@@ -836,6 +836,8 @@ class KernelXid(Message, frozen=True):
 
     kind = "kernel.xid"
     bus: str = ""
+    index: int | None = None
+    """The number of the GPU, where a line names that and no address."""
     xid: int | None = None
     previous: int | None = None
     """The Xid that the line calls its cause."""
