@@ -20,6 +20,7 @@ from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
+from ncclkit.analysis.strangers import strangers_in_words
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes._first_step import (
@@ -513,6 +514,9 @@ def _missing_evidence(
         else []
     )
     missing += open_checks(scope)
+    knocked = strangers_in_words(scope)
+    if knocked:
+        missing.append(knocked)
     count = len(diagnosis.unknown)
     return (
         *missing,

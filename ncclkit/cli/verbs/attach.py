@@ -27,8 +27,8 @@ SHOWN_RANKS = 8
 
 ASKS_RAS = (
     "Where NCCL's RAS answers in the job (NCCL 2.24 and later), it is asked for its report, and\n"
-    "that of NCCL 2.31 and 2.32 for its diagnostics (`ncclras -D`); both only\n"
-    "read, within the time limit."
+    "that of NCCL 2.31 and 2.32 for its diagnostics (`ncclras -D`), too. Both only read, within\n"
+    "the time limit."
 )
 
 
