@@ -205,6 +205,21 @@ def test_every_pair_verified_clears_p2p(tmp_path: Path) -> None:
     assert "p2p_broken" in [one.cause for one in judged(tmp_path, *WELL).clear]
 
 
+NTHREADS = [
+    f"[INFO] NCCL environment: mismatch {COMM} for NCCL_NTHREADS",
+    "[INFO] NCCL environment: NCCL_NTHREADS={} on rank(s) {{0,1,2,3}}",
+    "[INFO] NCCL environment: NCCL_NTHREADS=(unset) on rank(s) {4,5,6,7}",
+]
+VERSION = "node1:4711:4711 [0] NCCL INFO NCCL version 2.31.2+cuda13.3\n"
+
+
+@pytest.mark.parametrize(("value", "causes"), [("-2", []), ("512", ["bad_env_value"])])
+def test_a_variable_set_to_its_own_default_is_no_difference(tmp_path: Path, value: str, causes: list[str]) -> None:
+    said = [sentence.format(value) if "={}" in sentence else sentence for sentence in NTHREADS]
+    findings = judged(tmp_path, *said, after=VERSION).findings
+    assert [one.cause for one in findings if one.evidence] == causes
+
+
 OPEN = {
     "[INFO] ECC: diagnostics incomplete, gathered 14/16 ranks in comm 0x5f (RAS overlay may not be ready)": (
         "NCCL's check of ECC did not end: it heard 14 of 16 ranks; ask again"
