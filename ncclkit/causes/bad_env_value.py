@@ -398,7 +398,10 @@ def _unlike_on_ranks(case: Case) -> Finding | None:
     if not lines:
         return None
     name = lines[0].data.variable
-    held = [f"{event.data.value} on {named_ranks(case, event)[1]}" for event in lines]
+    held = []
+    for event in lines:
+        ranks = named_ranks(case, event)[1]
+        held.append(f"{event.data.value} on {ranks}")
     say = f"{name} is unlike on the ranks, by NCCL's diagnostics: {', '.join(held)}."
     return found(ID, "possible", say, pick(lines), advice=_advice(name), next=experiment(case))
 
@@ -407,9 +410,14 @@ def _of_first_unlike_variable(
     case: Case, lines: list[Event[NcclDiagnostic]]
 ) -> list[Event[NcclDiagnostic]]:
     """The lines of one variable whose values differ in what NCCL takes."""
-    for name in dict.fromkeys(event.data.variable for event in lines):
-        of_name = [event for event in lines if event.data.variable == name]
-        taken = {_value_taken(case, name, event.data.value) for event in of_name}
+    by_name: dict[str, list[Event[NcclDiagnostic]]] = {}
+    for event in lines:
+        by_name.setdefault(event.data.variable, []).append(event)
+    for name, of_name in by_name.items():
+        taken = set()
+        for event in of_name:
+            value = _value_taken(case, name, event.data.value)
+            taken.add(value)
         # a single line is of a list that was cut
         if len(taken) > 1 or len(of_name) == 1:
             return of_name

@@ -385,10 +385,16 @@ def _slow_sends(case: Case) -> Finding | None:
     if not lines or outcome(case).success or _rank_ended(case):
         return None
     device = _most_named(lines, "device") or max(lines, key=longest_send).data.device
-    of_device = [event for event in lines if event.data.device == device]
+    of_device = []
+    peers = set()
+    for event in lines:
+        if event.data.device != device:
+            continue
+        of_device.append(event)
+        if event.data.peer:
+            peers.add(event.data.peer)
     worst = max(of_device, key=longest_send)
     data = worst.data
-    peers = {event.data.peer for event in of_device if event.data.peer}
     to = f" to {len(peers)} peers"
     if len(peers) == 1:
         to = f" to {_name_of_peer(case, peers.pop())}"

@@ -277,21 +277,41 @@ def _counted_by_interface(case: Case) -> Finding | None:
             lines.append(event)
     if not lines or case.of(JobDone):
         return None
-    # the first in the table tells most
-    order = list(OF_INTERFACES)
-    first = min(lines, key=lambda event: (order.index(event.data.name), -event.data.grown))
+    lines.sort(key=_place_of_counter)
+    first = lines[0]
     data = first.data
     say = (
         f"On {data.device}{on(first.host)} {OF_INTERFACES[data.name][1]} while the job stands"
         f" still ({data.name} rose by {data.grown} in {data.seconds:g} s)"
     )
-    repeated = [event for event in case.of(NetTcp) if event.data.grown]
-    if repeated:
-        worst = max(repeated, key=lambda event: event.data.grown or 0)
+    repeated = []
+    for connection in case.of(NetTcp):
+        if connection.data.grown:
+            repeated.append(connection)
+    repeated.sort(key=_packets_repeated, reverse=True)
+    for worst in repeated[:1]:
         say += f"; a connection to {worst.data.peer} repeated {worst.data.grown} packets"
-        repeated = [worst]
-    finding = _finding(case, "likely", f"{say}.", pick([first], repeated, lines, limit=5))
-    return replace(finding, culprits={**finding.culprits, "interfaces": (data.device,)})
+    finding = _finding(
+        case,
+        "likely",
+        f"{say}.",
+        pick([first], repeated[:1], lines, limit=5),
+    )
+    culprits = {
+        **finding.culprits,
+        "interfaces": (data.device,),
+    }
+    return replace(finding, culprits=culprits)
+
+
+def _place_of_counter(event: Event[NetCounter]) -> tuple[int, int]:
+    """The counter that tells most comes first, then the one that grew most."""
+    names = list(OF_INTERFACES)
+    return names.index(event.data.name), -event.data.grown
+
+
+def _packets_repeated(event: Event[NetTcp]) -> int:
+    return event.data.grown or 0
 
 
 def _mesh_between(case: Case) -> Finding | None:
