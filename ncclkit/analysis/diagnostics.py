@@ -6,6 +6,9 @@ suffered from it: so a finding is likely at most, but for data that did not arri
 
 from __future__ import annotations
 
+import re
+
+from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.communicators import communicators
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -93,3 +96,36 @@ def pair_in_words(case: Case, event: Diagnostic) -> tuple[tuple[int, ...], str]:
     one, two = known or ends
     where = f"GPU {data.src_gpu} (rank {one}) to GPU {data.dst_gpu} (rank {two})"
     return known, f"{where} over {data.path} ({data.handle})"
+
+
+def pairs_that_failed(event: Diagnostic) -> tuple[int, int]:
+    """(accesses between GPUs that were verified, all of them), of a line that counts them."""
+    verified, _, of = event.data.value.partition("/")
+    return whole_number(verified) or 0, whole_number(of) or 0
+
+
+CHECK_NAME = re.compile(r"^([\w /]{1,40}): diagnostics incomplete")
+ASK_AGAIN = "ask again (`ncclras -D`, or `ncclkit attach`)"
+
+
+def open_checks(case: Case) -> list[str]:
+    """What NCCL was asked and did not answer to the end, in sentences."""
+    sentences = []
+    for event in case.of(NcclDiagnostic, state="unchecked"):
+        data = event.data
+        if data.check == "incomplete":
+            sentences.append(f"{_check_in_words(data.message, data.value)}; {ASK_AGAIN}.")
+        elif data.message.startswith("BUSY"):
+            say = "NCCL's diagnostics were at work for somebody else and gave no answer"
+            sentences.append(f"{say}; {ASK_AGAIN}.")
+        elif data.check == "report":
+            sentences.append(f"NCCL's diagnostics did not run: {data.message[:100]}")
+    return list(dict.fromkeys(sentences))
+
+
+def _check_in_words(message: str, heard: str) -> str:
+    named = CHECK_NAME.match(message)
+    check = "check"
+    if named:
+        check = f"check of {named[1]}"
+    return f"NCCL's {check} did not end: it heard {heard.replace('/', ' of ')} ranks"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import Frame, framework, is_own, place
+from ncclkit.analysis.slow_links import lines_of_slow_links
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -123,6 +124,9 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
         reason = "as a rank was seen to progress"
     # nothing was measured for which the present timeout is too short
     if seconds <= now:
+        return ()
+    # NCCL itself names a link, which more time does not mend
+    if lines_of_slow_links(case) and phase <= now / 2:
         return ()
     more = ""
     if now:

@@ -29,8 +29,8 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.nccl_variables import ROWS as VARIABLES_BY_NCCL
-from ncclkit.agent.facts.nccl_variables import version_of
-from ncclkit.agent.facts.settings import Problem, check_value
+from ncclkit.agent.facts.nccl_variables import default_in, version_of
+from ncclkit.agent.facts.settings import Problem, check_value, integer
 from ncclkit.analysis.nccl_release import loaded_nccl
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.consistency_rules import MUST
@@ -54,6 +54,7 @@ from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
     NcclAttn,
+    NcclDiagnostic,
     NcclEnv,
     NcclIbDevices,
     NcclInfo,
@@ -393,15 +394,47 @@ def _unlike_on_ranks(case: Case) -> Finding | None:
     for event in diagnostics(case, "environment"):
         if event.data.value and MUST.match(event.data.variable):
             lines.append(event)
+    lines = _of_first_unlike_variable(case, lines)
     if not lines:
         return None
     name = lines[0].data.variable
     held = []
     for event in lines:
-        if event.data.variable == name:
-            held.append(f"{event.data.value} on {named_ranks(case, event)[1]}")
+        ranks = named_ranks(case, event)[1]
+        held.append(f"{event.data.value} on {ranks}")
     say = f"{name} is unlike on the ranks, by NCCL's diagnostics: {', '.join(held)}."
     return found(ID, "possible", say, pick(lines), advice=_advice(name), next=experiment(case))
+
+
+def _of_first_unlike_variable(
+    case: Case, lines: list[Event[NcclDiagnostic]]
+) -> list[Event[NcclDiagnostic]]:
+    """The lines of one variable whose values differ in what NCCL takes."""
+    by_name: dict[str, list[Event[NcclDiagnostic]]] = {}
+    for event in lines:
+        by_name.setdefault(event.data.variable, []).append(event)
+    for name, of_name in by_name.items():
+        taken = set()
+        for event in of_name:
+            value = _value_taken(case, name, event.data.value)
+            taken.add(value)
+        # a single line is of a list that was cut
+        if len(taken) > 1 or len(of_name) == 1:
+            return of_name
+    return []
+
+
+def _value_taken(case: Case, name: str, value: str) -> str:
+    """What NCCL takes: for a variable that is not set its default, where that is known."""
+    nccl = loaded_nccl(case)
+    if value == "(unset)" and nccl is not None and name in VARIABLES_BY_NCCL:
+        default = default_in(name, nccl)
+        if default is not None:
+            return str(default)
+    number = integer(value)
+    if number is not None:
+        return str(number)
+    return value
 
 
 def _host_risks(host: HostFacts) -> Iterator[Risk]:

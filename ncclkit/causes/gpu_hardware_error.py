@@ -338,6 +338,9 @@ def _logged_by_driver(case: Case) -> Finding | None:
     if bus:
         named = f"The GPU {bus}"
         suspect = f"GPU {bus}"
+    elif first.data.index is not None:
+        suspect = f"GPU {first.data.index}"
+        named = suspect
     say = (
         f"{named}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."
@@ -346,6 +349,8 @@ def _logged_by_driver(case: Case) -> Finding | None:
     for event in xids:
         if event.data.bus:
             buses.add(str(event.data.bus))
+        elif event.data.index is not None:
+            buses.add(str(event.data.index))
     strength: Strength = "proven"
     if number in SURVIVED:
         strength = "likely"

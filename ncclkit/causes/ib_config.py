@@ -22,10 +22,13 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclkit.analysis.diagnostics import diagnostics, named_ranks, ranks_of_job
 from ncclkit.analysis.network_devices import channels, link_layers, rdma_devices
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -33,6 +36,7 @@ from ncclkit.analysis.picks import (
     first_finding,
     matching,
     name_hosts,
+    name_ranks,
     of_job_hosts,
     on,
     over_infiniband,
@@ -103,6 +107,7 @@ def diagnose(case: Case) -> Finding:
         _memory_refused,
         _first_packets,
         _different_ports,
+        _diagnosed,
         CHECK.risk,
     ) or CHECK.otherwise(
         case,
@@ -245,6 +250,61 @@ KEEP_ADDRESS = Advice(
     why="A connection of RoCE is bound to the address at which it was made.",
     check="A job that runs as long shows no 'GID refreshed' any more.",
     risk="None for the job; a fixed address must be free.",
+)
+
+
+def _diagnosed(case: Case) -> Finding | None:
+    """NCCL's diagnostics find the RDMA topology wrong, or cards of two rails far apart."""
+    topology = diagnostics(case, "rdma_topo")
+    rails = []
+    for event in diagnostics(case, "net_bandwidth"):
+        below = (event.data.rate or 0) < (event.data.median or 0)
+        if below and event.data.value == "cross-nic":
+            rails.append(event)
+    lines = topology or rails
+    if not lines or outcome(case).success:
+        return None
+    event = lines[0]
+    data = event.data
+    if topology:
+        ranks, who = named_ranks(case, event)
+        reason = ""
+        quoted = FIRST_EXIT.search(data.message)
+        if quoted:
+            reason = f' ("{quoted[1][:120]}")'
+        say = f"NCCL's check of the RDMA topology failed on {who}{reason}."
+    else:
+        ranks = ranks_of_job(case, event, [data.src or 0])
+        say = (
+            f"NCCL's diagnostics measure {data.rate:g} Gbit/s between the card of"
+            f" {name_ranks(ranks)}{on(data.at)} and cards of another number, where the median is"
+            f" {data.median:g}: these rails may not be joined."
+        )
+    hosts: tuple[str, ...] = ()
+    if data.at:
+        hosts = (data.at,)
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines, limit=4),
+        ranks=ranks,
+        hosts=hosts,
+        advice=(PAIR_TEST,),
+        next=experiment(case),
+    )
+
+
+FIRST_EXIT = re.compile(r"first rank \d{1,9} exit -?\d{1,9}: (.{1,300})")
+"""What the tool printed that NCCL ran."""
+PAIR_TEST = Advice(
+    "Test the cards of the named ranks alone, one pair after the other (ib_write_bw of perftest),"
+    " once between cards of the same number and once between different ones.",
+    command="nvidia-smi topo -m; ibv_devinfo",
+    why="Same cards fast and different ones slow: the rails are not joined, and NCCL must not"
+    " cross them (NCCL_CROSS_NIC=0).",
+    check="Each pair that NCCL uses reaches about the median.",
+    risk="None; it takes bandwidth while it runs.",
 )
 
 
@@ -535,4 +595,5 @@ REMEDIES = (
     NATIVE_PORTS,
     OTHER_KEY,
     KEEP_ADDRESS,
+    PAIR_TEST,
 )

@@ -1,7 +1,7 @@
 """An InfiniBand or RoCE link fails
 
 What you see
-    "NET/IB: WQE stall (no CQE): peer=... dev=mlx5_3" (NCCL 2.31), or
+    "NET/IB: WQE stall (no CQE): peer=... dev=mlx5_3" or "WQE slow" (NCCL 2.31), or
     "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event
     : port error", dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report
     status 5 (flushed) or a closed connection.
@@ -46,6 +46,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.slow_links import lines_of_slow_links, longest_send, sent_again
 from ncclkit.causes._experiments import experiment_of
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -98,6 +99,7 @@ def diagnose(case: Case) -> Finding:
         _rising_counters,
         _broken_connection,
         _diagnosed,
+        _slow_sends,
         CHECK.risk,
     ) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
@@ -374,6 +376,56 @@ def _diagnosed(case: Case) -> Finding | None:
     )
 
 
+def _slow_sends(case: Case) -> Finding | None:
+    """Answers to sends over a port came late, by NCCL's own lines or its summary of a connection.
+
+    Mostly it is milliseconds late, which slows a job down, and does not hang it by itself.
+    """
+    lines = lines_of_slow_links(case)
+    if not lines or outcome(case).success or _rank_ended(case):
+        return None
+    device = _most_named(lines, "device") or max(lines, key=longest_send).data.device
+    of_device = []
+    peers = set()
+    for event in lines:
+        if event.data.device != device:
+            continue
+        of_device.append(event)
+        if event.data.peer:
+            peers.add(event.data.peer)
+    worst = max(of_device, key=longest_send)
+    data = worst.data
+    to = f" to {len(peers)} peers"
+    if len(peers) == 1:
+        to = f" to {_name_of_peer(case, peers.pop())}"
+    usual = ""
+    if data.usual:
+        usual = f", where {_milliseconds(data.usual)} is usual"
+    sends = f"{name_ranks(ranks_in(of_device))}{on(worst.host)}"
+    say = (
+        f"Answers to sends of {sends} over {device}:{data.port}{to} took up to"
+        f" {_milliseconds(longest_send(worst))}{usual}: that link is slow or congested."
+    )
+    strength: Strength = "possible"
+    if sent_again(of_device):
+        strength = "likely"
+    return found(
+        ID,
+        strength,
+        say,
+        pick([worst], of_device, limit=4),
+        ranks=(),
+        hosts=name_hosts(of_device),
+        interfaces=(device,),
+        advice=(_read_counters(device),),
+        next=experiment(case),
+    )
+
+
+def _milliseconds(duration: float) -> str:
+    return f"{duration * 1e3:.3g} ms"
+
+
 def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """Ports that are down although chosen, and ports without a link.
 
@@ -531,6 +583,24 @@ def _advice(device: str) -> tuple[Advice, ...]:
     )
 
 
+def _read_counters(device: str) -> Advice:
+    """Read the counters of a port twice, at both ends of its link."""
+    card = device or "*"
+    return Advice(
+        f"Read the error and congestion counters of {device or 'the port'} twice, a minute apart,"
+        " here and at the peer's port: the ones that grow say whether it is the cable, the peer or"
+        " the way between.",
+        command=(
+            f"grep . /sys/class/infiniband/{card}/ports/*/counters/*"
+            f" /sys/class/infiniband/{card}/ports/*/hw_counters/*"
+        ),
+        why="A longer timeout makes no link faster.",
+        check="symbol_error and link_downed: the cable; out_of_sequence, packet_seq_err and"
+        " roce_adp_retrans: packets get lost on the way; np_cnp_sent: the switches are congested.",
+        risk="None: it only looks.",
+    )
+
+
 def experiment(case: Case) -> Experiment:
     """Run the same job over sockets."""
     return experiment_of(
@@ -553,4 +623,4 @@ CHECK = Preflight(
     also=("env.NCCL_IB_HCA",),
     next=experiment,
 )
-REMEDIES = _advice("")
+REMEDIES = (*_advice(""), _read_counters(""))

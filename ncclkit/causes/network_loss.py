@@ -67,8 +67,10 @@ from ncclkit.core.kinds import (
     KernelLink,
     NcclBootstrap,
     NcclChannel,
+    NetCounter,
     NetMesh,
     NetPing,
+    NetTcp,
     RasChange,
     SlurmEvent,
     StepProgress,
@@ -107,6 +109,7 @@ def diagnose(case: Case) -> Finding:
     by_words = (
         _from_stages,
         _mesh_between,
+        _counted_by_interface,
         _user_tested,
         _timed_out,
         _lost_connection,
@@ -248,6 +251,67 @@ def _user_tested(case: Case) -> Finding | None:
         "-s 1472", f"-s {seen.passes - _tested.HEADERS}"
     )
     return replace(finding, advice=(replace(SIZES, do=do, command=command), *_advice()))
+
+
+OF_INTERFACES = {
+    "carrier_down_count": (1, "its link goes down"),
+    "rx_crc_errors": (3, "packets arrive broken"),
+    "rx_errors": (3, "packets arrive broken"),
+    "tx_errors": (3, "packets cannot be sent"),
+    "rx_missed_errors": (100, "packets are lost for want of buffers"),
+    "rx_dropped": (100, "packets are dropped as they arrive"),
+    "tx_dropped": (100, "packets are dropped as they leave"),
+}
+"""Counter of an interface → (growth in seconds from which on it tells, what happens then).
+
+A healthy interface drops a packet now and then, of a protocol that nobody asked for.
+"""
+
+
+def _counted_by_interface(case: Case) -> Finding | None:
+    """Errors or drops of the ranks' interfaces grew while a job that stands was looked at."""
+    lines = []
+    for event in case.of(NetCounter):
+        enough, _ = OF_INTERFACES.get(event.data.name, (0, ""))
+        if event.data.port is None and enough and event.data.grown >= enough:
+            lines.append(event)
+    if not lines or case.of(JobDone):
+        return None
+    lines.sort(key=_place_of_counter)
+    first = lines[0]
+    data = first.data
+    say = (
+        f"On {data.device}{on(first.host)} {OF_INTERFACES[data.name][1]} while the job stands"
+        f" still ({data.name} rose by {data.grown} in {data.seconds:g} s)"
+    )
+    repeated = []
+    for connection in case.of(NetTcp):
+        if connection.data.grown:
+            repeated.append(connection)
+    repeated.sort(key=_packets_repeated, reverse=True)
+    for worst in repeated[:1]:
+        say += f"; a connection to {worst.data.peer} repeated {worst.data.grown} packets"
+    finding = _finding(
+        case,
+        "likely",
+        f"{say}.",
+        pick([first], repeated[:1], lines, limit=5),
+    )
+    culprits = {
+        **finding.culprits,
+        "interfaces": (data.device,),
+    }
+    return replace(finding, culprits=culprits)
+
+
+def _place_of_counter(event: Event[NetCounter]) -> tuple[int, int]:
+    """The counter that tells most comes first, then the one that grew most."""
+    names = list(OF_INTERFACES)
+    return names.index(event.data.name), -event.data.grown
+
+
+def _packets_repeated(event: Event[NetTcp]) -> int:
+    return event.data.grown or 0
 
 
 def _mesh_between(case: Case) -> Finding | None:

@@ -28,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.calls import op_of
-from ncclkit.analysis.diagnostics import diagnostics, pair_in_words
+from ncclkit.analysis.diagnostics import diagnostics, pair_in_words, pairs_that_failed
+from ncclkit.analysis.outcome import outcome
 from ncclkit.analysis.picks import (
     env_of,
     family,
@@ -125,6 +126,7 @@ def diagnose(case: Case) -> Finding:
         case,
         _lone_rank,
         _diagnosed,
+        _counted_by_nccl,
         _wrong_access,
         _from_stages,
         _wrong_values,
@@ -206,6 +208,50 @@ def _diagnosed(case: Case) -> Finding | None:
         advice=_advice(True),
         next=experiment(case),
     )
+
+
+def _counted_by_nccl(case: Case) -> Finding | None:
+    """NCCL's diagnostics count accesses between GPUs that failed, and no line names a pair.
+
+    The lines with the pairs stand in the outputs of the other nodes.
+    """
+    lines = []
+    for event in diagnostics(case, "p2p_count"):
+        verified, of = pairs_that_failed(event)
+        if verified < of:
+            lines.append(event)
+    # a pair that is named has its own reason, which may be a container's or the fabric's
+    named = diagnostics(case, "p2p_import")
+    for event in diagnostics(case, "p2p_data", state="unchecked"):
+        if event.data.src is not None:
+            named.append(event)
+    if not lines or named or outcome(case).success:
+        return None
+    verified, of = pairs_that_failed(lines[0])
+    say = (
+        f"NCCL's diagnostics verified {verified} of {of} accesses between GPUs; the output of each"
+        " node names the pairs that failed."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines, limit=4),
+        ranks=(),
+        hosts=name_hosts(lines),
+        advice=(NAME_PAIRS, *_advice(True)),
+        next=experiment(case),
+    )
+
+
+NAME_PAIRS = Advice(
+    "Read the lines 'NCCL DIAG … p2p:' of every node's output: they name each pair of GPUs that"
+    " failed, the path between them and the reason.",
+    command="grep -h 'NCCL DIAG.* p2p: ' *.out *.log; nvidia-smi topo -p2p p",
+    why="Each node prints its own failures; rank 0 prints the count alone.",
+    check="Each pair that failed is named.",
+    risk="None: it only looks.",
+)
 
 
 def _wrong_access(case: Case) -> Finding | None:
@@ -589,4 +635,4 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
     return rows
 
 
-REMEDIES = (*_advice(True), OWN, HOST_MEMORY)
+REMEDIES = (*_advice(True), OWN, HOST_MEMORY, NAME_PAIRS)

@@ -192,11 +192,16 @@ def _raised_error(case: Case) -> Finding | None:
     # an error of all ranks has no victims among them
     if victims and ranks and len(ranks) < max(len(states.members), 2):
         strength = "proven"
+    # a worker is one of several processes of its engine, which tells of its end, whatever its rank
+    if victims and first.data.worker and not ranks:
+        strength = "proven"
     if _of_a_peer(first):
         strength = "likely"
     if _of_a_service(first):
         strength = "possible"
     who = who_are(ranks)
+    if first.data.worker and not ranks:
+        who = f"The worker {first.data.worker} of the server"
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     waiting = _waiting_in_rehearsal(case)
     if waiting and strength == "likely" and not _of_a_peer(first):

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
+from ncclkit.analysis.strangers import strangers_in_words
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes._first_step import (
@@ -511,6 +513,10 @@ def _missing_evidence(
         if unread
         else []
     )
+    missing += open_checks(scope)
+    knocked = strangers_in_words(scope)
+    if knocked:
+        missing.append(knocked)
     count = len(diagnosis.unknown)
     return (
         *missing,

@@ -209,6 +209,9 @@ def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
     It is one where all lines together clearly resemble another cause.
     """
     raised = _raised_in(finding)
+    # a worker of a server prints its own error; the lines of its engine resemble many causes
+    if any(event.data.worker for event in raised):
+        return finding
     # NameError and its like are of the program alone, whatever the text resembles
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if (

@@ -779,6 +779,8 @@ class PythonException(Message, frozen=True):
     """last line"""
     victim: bool | None = None
     """the exception only reports another rank's failure"""
+    worker: str = ""
+    """`DP1 TP0`, or `pid 77`: the worker of a server of models that printed it"""
 
 
 class PythonIgnored(Fields, frozen=True):
@@ -834,6 +836,8 @@ class KernelXid(Message, frozen=True):
 
     kind = "kernel.xid"
     bus: str = ""
+    index: int | None = None
+    """The number of the GPU, where a line names that and no address."""
     xid: int | None = None
     previous: int | None = None
     """The Xid that the line calls its cause."""

@@ -34,6 +34,13 @@ def slow(seconds: float, **more) -> str:
     )
 
 
+def summary(slow_sends: int, device: str = "mlx5_3") -> str:
+    return (
+        f"{INFO}NET/IB: WQE latency summary [send peer=10.0.0.2<43211> dev={device} qpn=812 port=1]: n=900 slow={slow_sends} "
+        "thr=1000000ns | post-to-poll ns: mean=9000 std=2 p50=8000 p90=9 p99=9 p99.9=9 max=5000000\n"
+    )
+
+
 def speed(before: str, after: str) -> str:
     return f"{INFO}NET/IB : mlx5_3:1 speed change detected: {before} -> {after} Mbps\n"
 
@@ -72,6 +79,9 @@ def test_a_send_that_was_answered_after_all_is_a_possibility():
     [
         stall(0.5) + TIMEOUT,  # a burst
         slow(0.2) + STEPS,
+        slow(0.2) * 9 + STEPS + "training done\n",
+        slow(0.2),  # one burst, and nothing failed
+        summary(slow_sends=3),
         stall(12) + slow(14) + STEPS,  # it recovered, and the job went on
         stall(12) + STEPS + "training done\n",
         speed("400000", "100000") + speed("100000", "400000") + STEPS,
@@ -106,7 +116,31 @@ def test_an_address_that_changed_is_ib_config_where_a_connection_failed():
 
 
 def test_a_summary_of_a_connection_says_how_fast_it_was():
-    text = f"{INFO}NET/IB: WQE latency summary [send peer=10.0.0.2<43211> dev=mlx5_3 qpn=812 port=1]: n=900 slow=3 "
-    text += "thr=1000000ns | post-to-poll ns: mean=9000 std=2 p50=8000 p90=9 p99=9 p99.9=9 max=5000000\n"
+    text = summary(slow_sends=3)
     (event,) = read_text(text).of("nccl.link")
     assert (event.data.usual, event.data.worst, event.data.count, event.data.slow) == (0.000008, 0.005, 900, 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "strength"),
+    [
+        (slow(0.2), "possible"),
+        (slow(0.005) * 9, "possible"),
+        (slow(0.2) * 3, "likely"),  # as late as after packets that got lost
+        (summary(300) + summary(0, device="mlx5_2"), "possible"),
+    ],
+)
+def test_a_slow_link_is_named_with_what_to_read_next(lines, strength):
+    answer = judged_text(PEER + lines + TIMEOUT)
+    finding = next(found for found in answer.findings if found.cause == "ib_link_error")
+    assert finding.strength == strength
+    assert "over mlx5_3:1 to node-2 (10.0.0.2)" in finding.say and "ms" in finding.say
+    assert finding.culprits["interfaces"] == ("mlx5_3",)
+    assert any("/sys/class/infiniband/mlx5_3/" in (advice.command or "") for advice in finding.advice)
+    every = [advice.do for found in answer.findings for advice in found.advice]
+    assert not [do for do in every if do.startswith("Raise the timeout")]
+
+
+def test_a_slow_send_is_no_reason_against_time_that_a_phase_needs():
+    every = [advice.do for found in judged_text(TIMEOUT).findings for advice in found.advice]
+    assert [do for do in every if do.startswith("Raise the timeout")]

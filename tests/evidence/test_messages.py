@@ -254,6 +254,30 @@ def test_an_xid_that_is_told_in_words_is_hardware(only, tmp_path, text, xid, hos
     assert (finding.cause, finding.strength) == ("gpu_hardware_error", "proven")
 
 
+@pytest.mark.parametrize(
+    ("line", "gpu"),
+    [
+        ("Xid 79 detected on GPU 3", "GPU 3"),
+        ("Xid 79 detected on GPU 0000:1b:00.0", "GPU 0000:1b:00.0"),
+        ("NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.", "GPU 0000:1b:00"),
+        (f"{DIAG}Xid 79 detected 1 time on host node-2. For the response, see", ""),
+    ],
+)
+def test_an_xid_names_the_gpu_that_its_line_names(tmp_path, line, gpu):
+    finding = judged(tmp_path, line).findings[0]
+    assert finding.cause == "gpu_hardware_error"
+    assert finding.culprits.get("gpus", ()) == ((gpu.removeprefix("GPU "),) if gpu else ())
+    assert (gpu or "A GPU on node-2") in finding.say
+    assert "test each GPU" in finding.advice[0].do or gpu in finding.advice[0].do
+
+
+def test_a_start_of_giving_up_is_read_with_either_spelling(only):
+    for ranks in ("nranks", "nRanks"):
+        text = f"node-1:42:43 [0] NCCL INFO comm 0x7f10 rank 3 {ranks} 8 cudaDev 3 busId 5d000 commId 0x9a - Revoke START\n"
+        (event,) = only("nccl.destroy", text)
+        assert (event.data.rank, event.data.how, event.data.phase) == (3, "revoke", "start")
+
+
 def test_an_sxid_is_as_fatal_as_nccl_says(only):
     head = f"{DIAG}SXid 20034 detected 2 times (NVSwitch driver reported "
     (fatal,) = only("kernel.sxid", head + "Fatal, link(s) {30}) on host node-2. See\n")

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
+from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
+from ncclkit.causes.summary import summarize
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDiagnostic
 from ncclkit.evidence.logs import fill
@@ -138,7 +140,42 @@ def test_what_it_finds(tmp_path: Path, name: str) -> None:
     assert (first.cause, first.strength, list(first.culprits.get("ranks", ()))) == wanted
 
 
+ONLY_54 = "[INFO] p2p: only 54/56 GPU-to-GPU peer accesses passed verification"
+RDMA_TOPO = (
+    "[INFO] rdma_topo check: failed on rank(s) {3} across 8/8 ranks in comm 0x5f; first rank 3 exit 1: no NIC below the switch"
+)
+CROSS = "[INFO] net bw: cross-nic rank 3 (node-1): 4.2 Gbit/s, >30% off median 180.1 Gbit/s"
+FOUND |= {
+    "count of pairs": ([ONLY_54], ("p2p_broken", "possible", [])),
+    "count of 2.31": (["[INFO] p2p: 54/56 directed GPU P2P edges verified"], ("p2p_broken", "possible", [])),
+    "RDMA topology": ([RDMA_TOPO], ("ib_config", "possible", [3])),
+    "rails": ([CROSS], ("ib_config", "possible", [3])),
+}
+
+
+def test_sentences_say_what_nccl_counted_and_why(tmp_path: Path) -> None:
+    assert "54 of 56 accesses" in judged(tmp_path, ONLY_54).findings[0].say
+    assert '"no NIC below the switch"' in judged(tmp_path, RDMA_TOPO).findings[0].say
+    rails = judged(tmp_path, CROSS).findings[0]
+    assert "4.2 Gbit/s" in rails.say and rails.culprits["hosts"] == ("node-1",)
+
+
+def test_a_pair_that_is_named_stands_before_the_count(tmp_path: Path) -> None:
+    findings = judged(tmp_path, IMPORT.format("CUMEM_POSIX_FD", "reason=import"), ONLY_54).findings
+    assert [one.cause for one in findings if one.evidence] == ["cumem_container"]
+
+
 TWINS = {
+    "all pairs": ["[INFO] p2p: 56/56 directed GPU P2P edges verified"],
+    "RDMA topology": [
+        "[OK]   rdma_topo check: passed on 8/8 ranks in comm 0x5f",
+        "[INFO] rdma_topo check: not usable on 8/8 ranks in comm 0x5f (lspci missing)",
+    ],
+    "rails in range": [
+        "[OK] net bw: 170/180/190 Gbit/s min/median/max cross-nic bw (across 16 ranks) in comm 0x5f",
+        "[INFO] net bw: cross-nic rank 3 (n): 340.2 Gbit/s, >30% off median 180.1 Gbit/s",
+    ],
+    "busy": ["BUSY: diagnostics already in progress"],
     "all is well": WELL,
     "corrected errors": [f"[INFO] ECC: corrected volatile errors at or above threshold 1 on rank(s) {{1}} (worst=2) {COMM}"],
     "names of devices": [
@@ -161,8 +198,50 @@ def test_what_it_leaves_alone(tmp_path: Path, name: str) -> None:
 def test_counts_older_than_a_job_that_went_well_accuse_nobody(tmp_path: Path) -> None:
     done = "".join(f"node1:{pid}:{pid} [0] NCCL INFO comm 0x1 rank {pid} nranks 2 - Destroy COMPLETE\n" for pid in (0, 1))
     done += "Training finished successfully\n"
-    assert not judged(tmp_path, ECC, *ALGO, after=done).findings
+    assert not judged(tmp_path, ECC, *ALGO, ONLY_54, RDMA_TOPO, CROSS, after=done).findings
 
 
 def test_every_pair_verified_clears_p2p(tmp_path: Path) -> None:
     assert "p2p_broken" in [one.cause for one in judged(tmp_path, *WELL).clear]
+
+
+NTHREADS = [
+    f"[INFO] NCCL environment: mismatch {COMM} for NCCL_NTHREADS",
+    "[INFO] NCCL environment: NCCL_NTHREADS={} on rank(s) {{0,1,2,3}}",
+    "[INFO] NCCL environment: NCCL_NTHREADS=(unset) on rank(s) {4,5,6,7}",
+]
+VERSION = "node1:4711:4711 [0] NCCL INFO NCCL version 2.31.2+cuda13.3\n"
+
+
+@pytest.mark.parametrize(("value", "causes"), [("-2", []), ("512", ["bad_env_value"])])
+def test_a_variable_set_to_its_own_default_is_no_difference(tmp_path: Path, value: str, causes: list[str]) -> None:
+    said = [sentence.format(value) if "={}" in sentence else sentence for sentence in NTHREADS]
+    findings = judged(tmp_path, *said, after=VERSION).findings
+    assert [one.cause for one in findings if one.evidence] == causes
+
+
+OPEN = {
+    "[INFO] ECC: diagnostics incomplete, gathered 14/16 ranks in comm 0x5f (RAS overlay may not be ready)": (
+        "NCCL's check of ECC did not end: it heard 14 of 16 ranks; ask again"
+    ),
+    "BUSY: diagnostics already in progress": "gave no answer; ask again",
+    "ERROR: diagnostics failed to start (3)": "NCCL's diagnostics did not run: ERROR",
+    "INFO RAS diagnostics skipped: NCCL_RAS_ENABLE=0": "did not run: RAS diagnostics skipped",
+}
+
+
+@pytest.mark.parametrize("said", OPEN)
+def test_a_check_that_did_not_end_is_told(tmp_path: Path, said: str) -> None:
+    (tmp_path / "job.log").write_text(log(said))
+    case = Case()
+    fill(case, evidence.read([tmp_path]))
+    (told,) = open_checks(case)
+    assert OPEN[said] in told
+    assert told in summarize(case, diagnose(case)).missing
+
+
+def test_checks_that_ended_leave_nothing_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(log(*WELL, ECC))
+    case = Case()
+    fill(case, evidence.read([tmp_path]))
+    assert open_checks(case) == []

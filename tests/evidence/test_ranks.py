@@ -230,3 +230,27 @@ def test_time_stamps(tmp_path):
 def test_servers_name_their_workers(read_text, prefix, rank, pid):
     events = read_text(f"{prefix}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n").events
     assert {(event.rank, event.pid) for event in events} == {(rank, pid)}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank", "worker"),
+    [
+        ("(Worker_TP3 pid=77) ", 3, "TP3"),
+        ("(VllmWorker TP3 pid=77) ", 3, "TP3"),
+        ("(VllmWorker rank=3 pid=77) ", 3, "pid 77"),
+        ("(Worker_TP3_EP3 pid=77) ", 3, "TP3 EP3"),
+        ("(Worker_DP1_TP3 pid=77) ", None, "DP1 TP3"),
+        ("(Worker_PP1_TP0 pid=77) ", None, "PP1 TP0"),
+        ("(Worker_DP1_PP0_TP3_EP7 pid=77) ", None, "DP1 PP0 TP3 EP7"),
+        ("(DP0_EP1 pid=77) ", None, "DP0 EP1"),
+        ("(Worker pid=77) ", None, "pid 77"),
+        ("(EngineCore_DP0 pid=77) ", None, ""),
+        ("(EngineCore_0 pid=77) ", None, ""),
+        ("(WorkerDict pid=77) ", None, ""),
+        ("(APIServer pid=77) ", None, ""),
+        ("(pid=77) ", None, ""),
+    ],
+)
+def test_an_error_names_the_worker_as_its_server_does(read_text, prefix, rank, worker):
+    (event,) = read_text(f"{prefix}ERROR 11-02 12:00:00 [multiproc_executor.py:597] ValueError: no such scaling\n").events
+    assert (event.rank, event.data.worker) == (rank, worker)

@@ -323,6 +323,13 @@ def test_what_a_release_makes_of_text_for_a_number_is_said(nccl, words):
     assert words in row["problem"]
 
 
+@pytest.mark.parametrize("value", ["true", "True", "f", "1"])
+def test_words_that_a_switch_takes_are_no_problem(value):
+    assert list(settings.check_value("NCCL_PARAM_DUMP_ALL", value, (2, 31, 2))) == []
+    (row,) = settings.check_value("NCCL_PARAM_DUMP_ALL", "perhaps", (2, 31, 2))
+    assert row["kind"] == "value"
+
+
 def test_defaults_are_those_of_a_release():
     assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 18, 3)) == 18
     assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 27, 5)) == 20

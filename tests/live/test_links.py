@@ -115,7 +115,35 @@ def test_a_job_that_stands_names_the_link_that_loses(tmp_path: Path, lost: dict[
     assert (finding.cause, finding.strength) == (cause, "likely") and words in finding.say
 
 
-@pytest.mark.parametrize("lost", [REPEATS, ERRORS])
+def of_interface(name: str, grown: int) -> dict[str, object]:
+    return {"counters": [{"device": "eth0", "port": None, "name": name, "grown": grown}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "grown", "words"),
+    [
+        ("rx_crc_errors", 12, "arrive broken"),
+        ("carrier_down_count", 1, "goes down"),
+        ("rx_dropped", 4000, "dropped as they arrive"),
+        ("tx_errors", 9, "cannot be sent"),
+    ],
+)
+def test_counters_of_an_interface_are_told_with_the_peer(tmp_path: Path, name: str, grown: int, words: str) -> None:
+    waiting = {0: [WAITS] * 2, 1: [WAITS] * 2}
+    finding = judged_files(look(tmp_path, waiting, **of_interface(name, grown), **REPEATS)).findings[0]
+    assert (finding.cause, finding.strength) == ("network_loss", "likely")
+    assert "On eth0 on node-1" in finding.say and words in finding.say and "a connection to 10.0.0.2" in finding.say
+    assert finding.culprits["interfaces"] == ("eth0",)
+
+
+@pytest.mark.parametrize(("name", "grown"), [("rx_dropped", 3), ("rx_crc_errors", 1), ("rx_packets", 90_000)])
+def test_counters_that_grow_little_accuse_no_interface(tmp_path: Path, name: str, grown: int) -> None:
+    waiting = {0: [WAITS] * 2, 1: [WAITS] * 2}
+    findings = judged_files(look(tmp_path, waiting, **of_interface(name, grown))).findings
+    assert not [found for found in findings if "eth0" in found.say or found.cause == "network_loss"]
+
+
+@pytest.mark.parametrize("lost", [REPEATS, ERRORS, of_interface("rx_crc_errors", 12)])
 def test_a_job_that_goes_on_accuses_no_link(tmp_path: Path, lost: dict[str, object]) -> None:
     result = judged_files(look(tmp_path, {0: [WAITS, "a (/app/t.py:1)"], 1: [WAITS, "b (/app/t.py:2)"]}, **lost))
     assert (result.verdict, result.findings) == ("running", ())

@@ -170,7 +170,7 @@ TORCH_FR_BUFFER_SIZE TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC
 FRACTIONS = {"NCCL_RAS_TIMEOUT_FACTOR": (2, 31, 2)}
 """Whole numbers that may be fractions since a release; they are above 0 in all."""
 
-SWITCH_WORDS = {"NCCL_SET_THREAD_NAME": (2, 30, 7)}
+SWITCH_WORDS = {"NCCL_PARAM_DUMP_ALL": (2, 30, 7), "NCCL_SET_THREAD_NAME": (2, 30, 7)}
 """Switches that since a release take ``t``, ``true``, ``f`` and ``false``, too."""
 
 BOOLEANS = ("t", "true", "f", "false")

@@ -37,7 +37,14 @@ FAULTS = {
 """Counters of a port that rise where a link loses or repeats packets."""
 VERBS, VERBS_CLASS = "/dev/infiniband/uverbs", "/sys/class/infiniband_verbs"
 INTERFACES = "/sys/class/net"
-STATISTICS = ("statistics/rx_crc_errors", "statistics/rx_errors", "statistics/tx_errors")
+STATISTICS = (
+    "statistics/rx_crc_errors",
+    "statistics/rx_errors",
+    "statistics/tx_errors",
+    "statistics/rx_dropped",
+    "statistics/tx_dropped",
+    "statistics/rx_missed_errors",
+)
 CARRIER = "carrier_down_count"
 
 

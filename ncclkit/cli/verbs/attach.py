@@ -25,6 +25,13 @@ SHOWN_RANKS = 8
 """Ranks whose use of a core is printed beside what they wait for."""
 
 
+ASKS_RAS = (
+    "Where NCCL's RAS answers in the job (NCCL 2.24 and later), it is asked for its report, and\n"
+    "that of NCCL 2.31 and 2.32 for its diagnostics (`ncclras -D`), too. Both only read, within\n"
+    "the time limit."
+)
+
+
 class AttachVerb(Verb):
     """Diagnose a job that hangs now."""
 
@@ -41,6 +48,10 @@ class AttachVerb(Verb):
         add_case(parser)
         add_json(parser)
         add_log_marks(parser)
+
+    def more_help(self) -> str:
+        """Whom it asks beside the processes, as that is seen by nobody."""
+        return ASKS_RAS
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Look at the ranks, judge what was seen, and say where they stand."""

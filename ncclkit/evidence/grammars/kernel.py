@@ -12,6 +12,12 @@ from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 BUS = r"(?:\w{4}:)?\w{2}:\w{2}\.\w"
 
 
+GPU_NAMED = re.compile(
+    r"^ on (?:GPU|device) "
+    rf"(?:(?:PCI:)?(?P<bus>{BUS}|\w{{4}}:\w{{2}}:\w{{2}})|(?P<index>\d{{1,3}}))\b"
+)
+
+
 def _xid(match: re.Match[str], data: Data, line: Line) -> Data:
     pid = re.match(r"pid='?(\d{1,10})\b", data["message"])
     cause = re.search(r"\b(?:by|to) previous Xid (\d{1,4})\b", data["message"])
@@ -33,7 +39,13 @@ def _switch(match: re.Match[str], data: Data, line: Line) -> Data:
 def _xid_on_host(match: re.Match[str], data: Data, line: Line) -> Data:
     """What NCCL found in the kernel log of a host, which need not be the one that says so."""
     line.host = data.pop("host") or line.host
-    return data | {"bus": ""}
+    gpu = GPU_NAMED.search(data["message"])
+    if gpu is None:
+        return data | {"bus": ""}
+    index = None
+    if gpu["index"]:
+        index = int(gpu["index"])
+    return data | {"bus": gpu["bus"] or "", "index": index}
 
 
 def _sxid_on_host(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -77,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     ),
     # node1:4711 NCCL DIAG [INFO] Xid 79 detected 1 time on host node2. For the recommended \
     #   response, see the NVIDIA Xid documentation: https://docs.nvidia.com/deploy/xid-errors
-    # Xid 79 detected on GPU 3
+    # Xid 79 detected on GPU 3      Xid 79 detected on GPU 0000:1b:00.0
     rule(
         "kernel.xid",
         " detected",

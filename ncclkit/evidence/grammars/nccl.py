@@ -356,11 +356,12 @@ INFO: tuple[Rule, ...] = (
     # comm 0x55d rank 0 nranks 8 cudaDev 0 busId 1000 - Destroy COMPLETE
     # comm 0x55d rank 0 nranks 8 cudaDev 0 busId 1000 - Abort COMPLETE       … - Abort START (2.28+)
     # comm 0x55d rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1000 - Revoke COMPLETE, result 0 (2.28+)
+    # comm 0x55d rank 0 nRanks 8 cudaDev 0 busId 1000 commId 0x9a - Revoke START       (2.31+)
     *(
         rule(
             "nccl.destroy",
             anchor,
-            r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks \d+ .{0,200}?-"
+            r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks \d+ .{0,200}?-"
             r" (?P<how>Destroy|Abort|Revoke) "
             r"(?P<phase>START|COMPLETE)(?:, result (?P<result>\d+))?",
             make=_destroy,

@@ -69,7 +69,12 @@ MEANINGS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("p2p_data", UNCHECKED, rf"^p2p: .{{0,60}} {PAIR}"),
         # p2p: verified P2P access in both directions between every GPU pair (56 peer accesses)
         ("p2p_data", CLEAN, rf"^{VERIFIED}"),
-        ("p2p_count", FINDING, r"^p2p: (?:only )?\d+/\d+ (?:directed|GPU-to-GPU)"),
+        # p2p: only 54/56 GPU-to-GPU peer accesses passed verification
+        (
+            "p2p_count",
+            FINDING,
+            r"^p2p: (?:only )?(?P<value>\d{1,9}/\d{1,9}) (?:directed|GPU-to-GPU)",
+        ),
         ("p2p_data", NOTE, r"^p2p: |^transport detect returned"),
         # net bw: same-nic rank 3 (node-1): 41.2 Gbit/s, >30% off median 180.1 Gbit/s
         (

@@ -217,6 +217,23 @@ DEBUG_SERVER = "torch/distributed/debug/_frontend.py"
 """Where torch's debug server makes its dumps, in a process of its own that goes on after errors."""
 
 
+# (Worker_DP1_TP0 pid=77)      (Worker_PP1_TP0 pid=77)      (DP0_EP1 pid=77)      (Worker pid=77)
+WORKER = re.compile(
+    r"\((?:(?:Vllm)?Worker(?:[ _](?=[A-Zr]))?)?(?P<places>(?:[A-Z]{2,4}\d{1,7}[ _]?){0,6})"
+    r"(?:rank=\d{1,7} )? ?pid=(?P<pid>\d{1,10})\)"
+)
+"""The head of a process of a server of models that holds a GPU; its engine's is another one."""
+
+
+def _worker_in(speaker: str) -> str:
+    """`DP1 TP0`, or `pid 77`: which worker of a server of models speaks; else empty."""
+    head = WORKER.match(speaker)
+    if head is None or not (head["places"] or "Worker" in speaker):
+        return ""
+    places = head["places"].replace("_", " ").strip()
+    return places or f"pid {head['pid']}"
+
+
 def _exception_event(
     line: Line, final: re.Match[str], frames: list[Frame], raw: list[str], until: int
 ) -> Event:
@@ -230,6 +247,7 @@ def _exception_event(
         "frames": frames[-60:],
         "until": until,
         "victim": is_victim(kind, message),
+        "worker": _worker_in(line.speaker),
     }
     return line.event("python.exception", data, text="\n".join(raw))
 
