@@ -209,6 +209,13 @@ def stopped(cluster: UserCluster) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@situation("A script and a folder that are not there")
+def missing_path(stage: Stage) -> None:
+    never = ("is in the queue",)
+    stage.says("ann", "ncclkit submit rehearse -- python nope.py", "no nope.py in .*where the job would look", never=never, status=2)
+    stage.says("ann", "ncclkit submit inspect --data nope", "no nope in .*storage that the nodes share", never=never, status=2)
+
+
 # ---------------------------------------------------------------- in the queue
 
 

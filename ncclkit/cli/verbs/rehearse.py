@@ -73,6 +73,20 @@ class RehearseVerb(Verb):
         add_case(parser)
         add_json(parser)
 
+    def check_options(self, options: argparse.Namespace) -> None:
+        """Refuse a command that is none of those that a rehearsal starts."""
+        from ncclkit.live.job_paths import refuse_bare_script
+        from ncclkit.rehearsal.commands import check_launcher
+
+        refuse_bare_script(options.command)
+        check_launcher(options.command)
+
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The script."""
+        from ncclkit.live.job_paths import script_of
+
+        return script_of(options.command)
+
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
         case = open_case(options.case)
