@@ -97,6 +97,11 @@ def test_a_refusal_is_read_whole(text: str, hint: str) -> None:
         ("Reservation", "has not begun", False),
         ("Resources", "busy", False),
         ("JobHeldUser", "scontrol release", False),
+        # these end without the job: whoever waits is not cancelled
+        ("JobHeldAdmin", "only administrators can release it", False),
+        ("PartitionDown", "until administrators set it up", False),
+        ("PartitionInactive", "until administrators set it up", False),
+        ("PartitionTimeLimit", "-t asks for less", True),
         # as scontrol writes it, and as squeue does
         ("Job's_account_not_permitted_to_use_this_partition_(p_allows_ml_not_lab)", "another", True),
         ("Job's account not permitted to use this partition (p allows ml not lab)", "another", True),
@@ -297,7 +302,7 @@ def login(fake: Path) -> Iterator[Path]:
         (["lab", "rank_laet"], "rank_laet"),
         (["probe", "--op", "all_redcue"], "all_redcue"),
         (["tune", "NCCL_ALGO"], "NCCL_ALGO"),
-        (["diagnose", "/none/logs"], "There is no /none/logs on this host"),
+        (["diagnose", "none/logs"], "There is no none/logs in "),
         (["report", "--notebook", "09_nothing"], "09_nothing"),
         (["step", "--try", "nonsense", "--", "python", "x.py"], "nonsense"),
     ],
