@@ -11,7 +11,7 @@ from ncclkit.cli.judging import open_case
 from ncclkit.cli.runner import Verb, VerbAnswer
 from ncclkit.cli.terminal import Activity
 from ncclkit.core.ranges import NumberRange
-from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
+from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
 
 
 class RehearseVerb(Verb):
@@ -89,6 +89,8 @@ class RehearseVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
+        from ncclkit.rehearsal.rehearse import rehearse_script
+
         case = open_case(options.case)
         asked = RehearsalOptions(
             ranks=int(options.ranks or 0),
