@@ -6,7 +6,6 @@ down, `test_user_situations.py` holds them.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ncclkit.core.case import Case
 from tests.live.user_cluster import Answer, UserCluster
 
 Play = Callable[["Stage"], None]
@@ -188,6 +188,17 @@ def misplaced_option(stage: Stage) -> None:
 def login_node(stage: Stage) -> None:
     stage.says("ann", "ncclkit inspect", r"accounts +lab", r"login node of a Slurm cluster \(5 partitions")
     stage.says("ann", "ncclkit probe", "This is a login node.*`ncclkit submit probe`", status=2)
+
+
+@situation("A test on two nodes, where nobody names an interface")
+def two_nodes(stage: Stage) -> None:
+    words = "-N 2 -t 5 probe --backend gloo --max-bytes 4KiB --case ~/pair"
+    stage.says("ann", f"ncclkit submit {words}", "2 ranks over gloo", "every value was right", never=("IFNAME=",), status=0)
+    stage.cluster.types("ann", "ncclkit submit -N 2 -t 5 inspect --case ~/pair")
+    case = Case.open(stage.cluster.home("ann") / "pair", read_only=True)
+    used = {fact.host: fact.value for fact in case.facts_of("net.gloo.interface")}
+    nodes = [used[host.name] for host in stage.cluster.hosts[1:3]]
+    assert len(set(nodes)) == 1 and nodes[0] not in ("lo", "", None), used
 
 
 @situation("A controller that does not answer")
