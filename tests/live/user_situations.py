@@ -6,6 +6,7 @@ down, `test_user_situations.py` holds them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
