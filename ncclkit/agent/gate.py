@@ -386,6 +386,10 @@ def _keep_state(state: NodeState, answer: dict[str, Any]) -> None:
     if answer["ready"] is False and state.history():
         answer["say"] += "; %s" % state.history()
     answer["failures"] = len(state.now["failures"])
+    # most users may not read it, so it leaves the status alone: a gate without a state never asks
+    answer["notes"] = state.notes
+    for note in state.notes:
+        answer["say"] += "; %s" % note
     if trouble:
         answer["say"] += "; %s" % trouble
         if answer["status"] == READY:

@@ -32,6 +32,10 @@ MESSAGES = 1 << 18
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]{1,40})\): (\d{1,4})\b")
 OF_HARDWARE = frozenset((48, 62, 64, 74, 79, 94, 95, 119, 120, 140))
 """Xids of a GPU or its link; 13, 31, 43 and 45 are the program's."""
+LOG_UNREAD = (
+    "the kernel's log could not be read (as a rule root may), so whether the driver logged Xids is"
+    " unknown"
+)
 ORDINALS = {
     2: "second",
     3: "third",
@@ -66,6 +70,8 @@ class NodeState:
         self.path = os.path.join(folder, checked_node_name(node) + ".json")
         self.before = self._read()
         self.now: dict[str, Any] = {"time": time.time(), "boot": _boot()}
+        self.notes: list[str] = []
+        """What this check could not look at, though that makes the node no worse."""
 
     def _read(self) -> dict[str, Any]:
         """The last check; empty where there was none, or its file is damaged."""
@@ -179,7 +185,8 @@ def judge_since(state: NodeState, found: Rows, problems: list[Problem]) -> list[
                 0,
             )
         )
-    return kept + _new_xids(state)
+    has_gpus = bool(found.get("gpu.count", {}).get("value"))
+    return kept + _new_xids(state, has_gpus)
 
 
 def link_counters(root: str = "/sys/class") -> dict[str, int]:
@@ -211,19 +218,27 @@ def _add_counter(found: dict[str, int], name: str, path: str) -> None:
         found[name] = int(text)
 
 
-def _new_xids(state: NodeState) -> list[Problem]:
+def _new_xids(state: NodeState, has_gpus: bool) -> list[Problem]:
     """Xids of hardware that the kernel logged since the last check."""
     messages = kernel_messages()
-    if messages is None:
-        return []
-    last = max((number for number, _ in messages), default=-1)
     before = state.before.get("kmsg")
     same_boot = state.before.get("boot") == state.now["boot"]
+    if messages is None:
+        if has_gpus:
+            state.notes.append(LOG_UNREAD)
+        # the next check that may read it goes on from the last one that did
+        if same_boot and isinstance(before, int):
+            state.now["kmsg"] = before
+        return []
+    last = max((number for number, _ in messages), default=-1)
     state.now["kmsg"] = last
     if state.is_first:
         return []
-    if not same_boot or not isinstance(before, int):
+    if not same_boot:
         before = -1
+    # nobody has read the log of this boot before, so what it holds may be old
+    if not isinstance(before, int):
+        return []
     found = []
     for number, text in messages:
         match = XID.search(text)

@@ -208,6 +208,9 @@ def _lost_host(scheduler: list[Event]) -> str:
     first = in_order(scheduler)[0]
     if first.data.answer:
         return first_host(scheduler)
+    if first.data.what == "node_fail" and not first.host:
+        # the log ended before the line that names the node
+        return first_host([event for event in scheduler if event.data.what == "node_fail"])
     return first.host
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ncclkit.cli.terminal import show
@@ -58,17 +56,6 @@ def chosen_options(options: argparse.Namespace) -> ProbeOptions:
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
     return ProbeOptions(**given, oversubscribe=options.oversubscribe, here=options.here)
-
-
-def refuse_missing(paths: Sequence[str | Path]) -> None:
-    """Raise NcclkitError for a path that is not there."""
-    for path in paths:
-        # a pattern is expanded where the verb runs
-        is_name = str(path) != "-" and not set("*?[") & set(str(path))
-        if is_name and not Path(path).expanduser().exists():
-            raise NcclkitError(
-                f"There is no {path} on this host; name one on storage that the nodes share."
-            )
 
 
 def probe_options(options: argparse.Namespace) -> ProbeOptions:

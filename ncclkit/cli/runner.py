@@ -127,6 +127,10 @@ class Verb(ABC):
         A verb that is to wait in a queue is asked before it does.
         """
 
+    def job_paths(self, options: argparse.Namespace) -> Sequence[str]:
+        """The paths that its work reads, as they were typed; asked before it waits in a queue."""
+        return ()
+
     @abstractmethod
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Do the work; raises NcclkitError, in one sentence, where it cannot be done."""

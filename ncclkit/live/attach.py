@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.live.children import last_of, lines_of
 from ncclkit.live import scheduler
-from ncclkit.live.launch import launchers
+from ncclkit.live.launch import launchers, slurm_beside
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 
@@ -589,7 +588,7 @@ def _nobody(pids: Sequence[int], job: str | None) -> str:
     )
     if job is not None:
         none = f"Slurm job {job} has no rank of this user on this host"
-        if shutil.which("scontrol") is not None and shutil.which("srun") is not None:
+        if slurm_beside.can_ask_about_jobs():
             return (
                 f"{none}, and Slurm knows no job {job} that runs: it ended long ago, or the number"
                 " is another; `squeue --me` lists yours."

@@ -27,6 +27,8 @@ SLICE = re.compile(r"(?:^|[_-])[1-7]g\.[0-9]{1,3}gb", re.IGNORECASE)
 """How the type of a slice of a GPU (MIG) is written: ``1g.10gb``, ``a100_3g.20gb``."""
 SHARES = {"shard": "shards of GPUs", "mps": "MPS shares of GPUs"}
 """Resources that are parts of GPUs, too."""
+MOST_APART = 6
+"""Kinds with the same GPUs that are told apart by a feature; more are a feature of each rack."""
 MARKS = "*~#!%$@^-+"
 """What follows a state: * does not answer, ~ is powered down."""
 
@@ -133,14 +135,49 @@ def kinds_by_gpus(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(merged.values(), key=lambda kind: -kind["gpus"])
 
 
+def kinds_to_ask_for(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The kinds of a partition that a job can ask for, each with its ``constraint``.
+
+    Nodes with the same GPUs are apart where each kind has a feature that no other has; a job cannot
+    ask for the lack of one.
+    """
+    found = []
+    for merged in kinds_by_gpus(row):
+        same = []
+        for kind in row.get("kinds", ()):
+            if gpu_words(kind) == gpu_words(merged):
+                same.append(kind)
+        apart = []
+        for kind in same:
+            others: set[str] = set()
+            for other in same:
+                if other is not kind:
+                    others.update(other["features"])
+            own = sorted(set(kind["features"]) - others)
+            apart.append({**kind, "constraint": "&".join(own[:1])})
+        are_apart = 1 < len(apart) <= MOST_APART and all(kind["constraint"] for kind in apart)
+        if are_apart:
+            found += apart
+        else:
+            found.append({**merged, "constraint": ""})
+    return found
+
+
+def kind_words(kind: Mapping[str, Any]) -> str:
+    """A kind that a job can ask for: its GPUs, and the feature that tells it from its like."""
+    if kind["constraint"]:
+        return f"{gpu_words(kind)} with {kind['constraint']}"
+    return gpu_words(kind)
+
+
 def mixed_words(row: Mapping[str, Any], with_idle: bool = True) -> str:
     """Which nodes a partition mixes: "2 × 4 h100 GPUs (1 idle), 2 × no GPUs (2 idle)"."""
     words = []
-    for kind in kinds_by_gpus(row):
+    for kind in kinds_to_ask_for(row):
         idle = ""
         if with_idle:
             idle = f" ({kind['idle']} idle)"
-        words.append(f"{kind['nodes']} × {gpu_words(kind)}{idle}")
+        words.append(f"{kind['nodes']} × {kind_words(kind)}{idle}")
     return ", ".join(words)
 
 

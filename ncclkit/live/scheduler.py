@@ -479,7 +479,7 @@ def partition_words(row: Mapping[str, Any]) -> str:
 
 def gpus_of_partition(row: Mapping[str, Any]) -> str:
     """The GPUs of its nodes; kinds of nodes one by one where the partition mixes them."""
-    kinds = node_kinds.kinds_by_gpus(row)
+    kinds = node_kinds.kinds_to_ask_for(row)
     if len(kinds) > 1:
         return node_kinds.mixed_words(row)
     if kinds:

@@ -246,6 +246,11 @@ WAITS = {
     "Reservation": "its reservation has not begun",
     "SchedDefer": "Slurm looks at it a little later",
     "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it, and only administrators can release it: ask them",
+    "PartitionDown": "the partition is down until administrators set it up; -p may name another",
+    "PartitionInactive": (
+        "the partition is inactive until administrators set it up; -p may name another"
+    ),
     "JobArrayTaskLimit": "other tasks of its array go first",
     "BurstBufferResources": "its burst buffer is in use",
     "BurstBufferStageIn": "its burst buffer is being filled",
@@ -279,8 +284,6 @@ ENDLESS = {
         "the partition allows fewer nodes or less time for one job; less with -N or -t"
     ),
     "PartitionTimeLimit": "the partition allows less time; -t asks for less",
-    "PartitionDown": "the partition is down; name another with -p",
-    "PartitionInactive": "the partition is inactive; name another with -p",
     "InvalidAccount": "Slurm does not know this account; name another with -A",
     "InvalidQOS": "Slurm does not know this QoS; name another with -q",
     "QOSNotAllowed": "the partition does not take this QoS; name another with -q or -p",
@@ -294,7 +297,6 @@ ENDLESS = {
     "DependencyNeverSatisfied": "the job that it waits for has failed",
     "ReservationDeleted": "its reservation is gone",
     "ReservationInvalid": "its reservation is gone",
-    "JobHeldAdmin": "an administrator holds it",
     "JobHoldMaxRequeue": "it was requeued too often, and is held: `scontrol release` lets it go",
     "launch_failed_requeued_held": "its node could not start it, and it is held",
     "job_requeued_in_held_state": "it was requeued and is held: `scontrol release` lets it go",

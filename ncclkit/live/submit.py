@@ -138,7 +138,7 @@ def asked_gpus(row: Mapping[str, Any], options: JobOptions) -> int:
 def kind_sentence(case: Case, options: JobOptions) -> str:
     """Which of its kinds of nodes a job may get; empty where its partition has one kind."""
     row = scheduler.partition(scheduler.known(case).get("partitions", []), options.partition)
-    if len(node_kinds.kinds_by_gpus(row)) < 2:
+    if len(node_kinds.kinds_to_ask_for(row)) < 2:
         return ""
     gpus = asked_gpus(row, options)
     asked = "this asks for no GPUs, so it may run on any of them; --gpus-per-node asks for some"

@@ -43,8 +43,7 @@ def parse_command(words: Sequence[str], ranks: int, hosts: int = 0) -> ScriptCom
     ranks: how many; 0 for those of the launcher, else four.
     hosts: on how many they shall be; 0 for those of the launcher, else one.
     """
-    if not words:
-        raise NcclkitError("Name the script after two dashes: ncclkit rehearse -- python train.py")
+    check_launcher(words)
     program = shutil.which(words[0])
     if program is None:
         raise NcclkitError(
@@ -57,16 +56,25 @@ def parse_command(words: Sequence[str], ranks: int, hosts: int = 0) -> ScriptCom
         command = _of_torchrun(program, words[1:], ranks)
     elif name == "accelerate" and words[1:2] == ["launch"]:
         command = _of_accelerate(program, words[2:], ranks)
-    elif name == "accelerate-launch":
-        command = _of_accelerate(program, words[1:], ranks)
     else:
-        raise NcclkitError(
-            "A rehearsal starts `python …`, `torchrun …` and `accelerate launch …`, not"
-            f" {words[0]!r}; name the script itself: ncclkit rehearse --ranks 8 -- python train.py"
-        )
+        command = _of_accelerate(program, words[1:], ranks)
     if not 1 < command.ranks <= MOST_RANKS:
         raise NcclkitError(f"A rehearsal has 2 to {MOST_RANKS} ranks, not {command.ranks}.")
     return _on_hosts(command, hosts)
+
+
+def check_launcher(words: Sequence[str]) -> None:
+    """Raise NcclkitError for a command that no rehearsal starts, on whichever host."""
+    if not words:
+        raise NcclkitError("Name the script after two dashes: ncclkit rehearse -- python train.py")
+    name = Path(words[0]).name
+    is_accelerate = list(words[1:2]) == ["launch"] and name == "accelerate"
+    if PYTHON.fullmatch(words[0]) or name in (*TORCHRUN, "accelerate-launch") or is_accelerate:
+        return
+    raise NcclkitError(
+        "A rehearsal starts `python …`, `torchrun …` and `accelerate launch …`, not"
+        f" {words[0]!r}; name the script itself: ncclkit rehearse --ranks 8 -- python train.py"
+    )
 
 
 def _on_hosts(command: ScriptCommand, hosts: int) -> ScriptCommand:

@@ -12,40 +12,17 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError
 from ncclkit.core.storage import write
 from ncclkit.live.launch import local
 from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import writing
 from ncclkit.rehearsal.commands import parse_command
+from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
 from ncclkit.rehearsal.verdict import Rehearsal, read_verdict
 
 LOADING = 120.0
 """Seconds beyond the deadline of the ranks in which torch is loaded and the verdict written."""
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsalOptions:
-    """How a script is rehearsed."""
-
-    ranks: int = 0
-    """0: those of the launcher's options, else four."""
-    steps: int = 20
-    timeout: float = 120.0
-    """Seconds in which the ranks may run."""
-    hosts: int = 0
-    """On how many hosts the ranks shall seem to be; 0: as the launcher's options say."""
-    job_timeout: float = 0.0
-    """Seconds that the job lets a call wait; 0: no wait is measured."""
-    own_gpu: bool = False
-    """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
-    fake: bool = False
-    """Whether tensors have shapes and no values."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not 0 < self.timeout <= 86_400:
-            raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
 
 
 async def rehearse_script(

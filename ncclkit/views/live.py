@@ -21,7 +21,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.text import format_bytes, plural
-from ncclkit.live import job_checks, node_kinds, probe, scheduler, submit
+from ncclkit.live import job_checks, probe, scheduler, submit
 from ncclkit.live.launch import launchers
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
@@ -29,6 +29,7 @@ from ncclkit.views._base import outputs, page_frame
 from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views.experiments import ENDS
+from ncclkit.views.kind_choice import KindChoice
 from ncclkit.views.runs import judged, measurement_table
 
 SIZES = tuple(4**power for power in range(5, 18))
@@ -47,9 +48,6 @@ PLACEHOLDERS = {
     "constraint": "h100&ib",
 }
 """What a field shows while it is empty."""
-
-ANY_KIND = (-1, "")
-"""GPUs of each node and their type where the form leaves the kind of nodes open."""
 
 Start = Callable[[ProbeOptions, Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Any]]
 Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
@@ -267,15 +265,7 @@ class BatchTest(LiveTest):
         """
         self._case, self._asked_for = case, bool(job.strip())
         self.job = option_controls(submit.parse_options(job), scheduler.choices(case))
-        self.kind = W.Dropdown(
-            description="Kind of nodes",
-            style={"description_width": LABEL_WIDTH},
-            layout=W.Layout(width="auto", flex="1 1 18em", max_width="38em"),
-        )
-        self._kind = ANY_KIND
-        self._offer_kinds()
-        self.job["partition"].observe(self._offer_kinds, "value")
-        self.kind.observe(self._take_kind, "value")
+        self.kind = KindChoice(case, self.job, LABEL_WIDTH).field
         self.script = W.HTML()
         super().__init__(options, self._follow, expect)
         self.start.description = "Submit"
@@ -293,35 +283,6 @@ class BatchTest(LiveTest):
         """
         title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
         return [W.HTML(title), row(self.kind, *self.job.values()), self.script, *super().layout()]
-
-    def _offer_kinds(self, _: Any = None) -> None:
-        """Offer the kinds of nodes of the partition that is named; nothing where it has one."""
-        rows = scheduler.known(self._case).get("partitions", [])
-        row = scheduler.partition(rows, self.job["partition"].value.strip())
-        kinds = node_kinds.kinds_by_gpus(row)
-        offered = [("as many GPUs as all nodes have", ANY_KIND)]
-        if len(kinds) > 1:
-            for kind in kinds:
-                idle = f"{kind['idle']} of {kind['nodes']} idle"
-                gpu_type = ""
-                if "+" not in kind["model"]:
-                    gpu_type = kind["model"]
-                offered.append((f"{node_kinds.gpu_words(kind)} ({idle})", (kind["gpus"], gpu_type)))
-        self.kind.options = offered
-        self.kind.layout.display = "none"
-        if len(offered) > 1:
-            self.kind.layout.display = ""
-
-    def _take_kind(self, _: Any = None) -> None:
-        """Ask for the GPUs of the kind that was chosen."""
-        # the list is made anew; what was typed stays, and what another kind wrote goes
-        before = self._kind
-        self._kind = self.kind.value
-        if self._kind in (None, before):
-            return
-        gpus, gpu_type = self._kind
-        self.job["gpus_per_node"].value = gpus
-        self.job["gpu_type"].value = gpu_type
 
     def review(self) -> None:
         """Show the text that sbatch would get, too."""

@@ -16,7 +16,8 @@ from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.text import split_words
 from ncclkit.rehearsal.example import example_in
-from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
+from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
+from ncclkit.rehearsal.rehearse import rehearse_script
 from ncclkit.rehearsal.verdict import Rehearsal
 from ncclkit.views._answer import MeasuredAnswer
 from ncclkit.views._base import View, page_frame

@@ -17,7 +17,8 @@ from ncclkit.live import job_checks, scheduler, submit, tune
 from ncclkit.live.options import JobOptions, ProbeOptions, command_words
 from ncclkit.views._form import Prepare, row
 from ncclkit.views._html import Markup
-from ncclkit.views.live import option_controls, option_misfits
+from ncclkit.views.live import LABEL_WIDTH, option_controls, option_misfits
+from ncclkit.views.kind_choice import KindChoice
 from ncclkit.views.tune import SweepView, TuneForm
 
 TUNED = ("python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "dtype", "op")
@@ -63,10 +64,11 @@ class BatchTuneForm(TuneForm):
         """Fill the form with what is measured, and with the options of the job."""
         self._was_clicked = False
         self.job = option_controls(JobOptions(), scheduler.choices(case))
+        self.kind = KindChoice(case, self.job, LABEL_WIDTH).field
         super().__init__(case, *given, **options)
         self.start.description = "Submit"
         self.start.icon = "paper-plane"
-        self._fields = (*self._fields, *self.job.values())
+        self._fields = (*self._fields, self.kind, *self.job.values())
         for field in self.job.values():
             field.observe(self._changed, "value")
         self.review()
@@ -74,7 +76,7 @@ class BatchTuneForm(TuneForm):
     def layout(self) -> list[W.Widget]:
         """Below the card, what Slurm is asked for; then the fields of the sweep."""
         card, *others = super().layout()
-        return [card, row(*self.job.values()), *others]
+        return [card, row(self.kind, *self.job.values()), *others]
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields that hold no settings, and what Slurm would not understand."""

@@ -125,6 +125,20 @@ def test_each_end_by_the_scheduler_has_its_own_advice(why: str, say: str, advice
     assert say in found.say and advice in found.advice[0].do
 
 
+NODE_LOST = "slurmstepd: error: *** JOB 20 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
+ANSWERED = "JobId=20 JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0 NodeList=node[3-4]\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "who"), [("NodeName=node4 State=DOWN+DRAIN Reason=fan failed\n", "node4"), ("NodeName=node4 State=IDLE Reason=none\n", "a node")]
+)
+def test_a_node_that_the_log_does_not_name_is_named_by_the_scheduler(answer: str, who: str) -> None:
+    head = "NCCL INFO comm 0x1 rank 0 nranks 2 - Init COMPLETE\n[rank0]: step 40/100\n"
+    found = judged_text(head + NODE_LOST + ANSWERED + answer)
+    assert f"he scheduler lost contact with {who} and ended the job" in found.findings[0].say
+    assert found.decision.exclude == (("node4",) if who == "node4" else ())
+
+
 def test_a_limit_of_slurm_itself_is_no_control_group() -> None:
     """Nor has a job of one rank others that lost their peer."""
     text = "step 1\nslurmstepd-n1: error: Exceeded job memory limit\nsrun: error: n1: task 0: Killed\n"

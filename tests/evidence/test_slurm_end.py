@@ -331,3 +331,71 @@ def test_a_batch_job_that_lost_its_node_leaves_that_in_its_runs(slurm: Cluster, 
 
 def test_the_launcher_and_the_reader_mean_the_same_words() -> None:
     assert scheduler.fields is fields
+
+
+HET = (
+    "JobId=4711 HetJobId=4711 HetJobOffset=0 HetJobIdSet=4711-4712 JobName=train JobState={0} Reason=None "
+    f"ExitCode=0:1 {TIMES} NodeList=n1 NumNodes=1\n"
+    "JobId=4712 HetJobId=4711 HetJobOffset=1 HetJobIdSet=4711-4712 JobName=train JobState={1} Reason=None "
+    f"ExitCode=0:1 {TIMES} NodeList=n2 NumNodes=1\n"
+)
+ROWS = "{0}|0:15|2026-11-21T01:00:00|2026-11-21T02:00:00|n1|4711+0\n{1}|0:1|2026-11-21T01:00:00|2026-11-21T02:00:00|n2|4711+1\n"
+
+
+@pytest.mark.parametrize("source", ["scontrol", "sacct"])
+@pytest.mark.parametrize(
+    ("states", "part", "state"),
+    [
+        (("CANCELLED by 0", "NODE_FAIL"), "4711+1", "NODE_FAIL"),
+        (("FAILED", "OUT_OF_MEMORY"), "4711+1", "OUT_OF_MEMORY"),
+        (("FAILED", "CANCELLED"), "4711+0", "FAILED"),
+        (("COMPLETED", "FAILED"), "4711+1", "FAILED"),
+        (("TIMEOUT", "TIMEOUT"), "4711+0", "TIMEOUT"),
+    ],
+)
+def test_of_a_heterogeneous_job_the_part_that_failed_is_named(
+    source: str, states: tuple[str, str], part: str, state: str
+) -> None:
+    asked = []
+
+    def ask(*words: str) -> str:
+        asked.append(words)
+        if "node" in words:
+            return IDLE
+        if words[0] == "sacct":
+            return ROWS.format(*states)
+        if source == "sacct":
+            raise NcclkitError("slurm_load_jobs error: Invalid job id specified")
+        return HET.format(*(one.partition(" ")[0] for one in states))
+
+    end = end_of_job("4711", ask)
+    assert (end.state, end.nodes) == (state, "n1,n2")
+    assert end.lines[0].startswith(f"JobId={part} JobState={state} ")
+    assert ("FailedNode=n2" in end.lines[0]) == (state == "NODE_FAIL")
+    assert asked[-1][-1] == "n1,n2", "any of its nodes may be down"
+
+
+def test_a_heterogeneous_job_that_went_well_or_is_at_work_has_no_failed_part() -> None:
+    well = end_of_job("4711", lambda *words: HET.format("COMPLETED", "COMPLETED"))
+    assert (well.state, well.lines) == ("COMPLETED", ())
+
+    def at_work(*words: str) -> str:
+        return IDLE if "node" in words else HET.format("COMPLETED", "RUNNING")
+
+    runs = end_of_job("4711", at_work)
+    assert (runs.state, runs.lines) == ("RUNNING", ())
+    assert "still runs on n1,n2" in note_on_running("4711", runs)
+
+
+def test_the_first_task_of_an_array_stands_for_all() -> None:
+    rows = "FAILED|1:0|x|x|n1|4711_0\nNODE_FAIL|0:1|x|x|n2|4711_1\n"
+
+    def ask(*words: str) -> str:
+        if words[0] == "sacct":
+            return rows
+        if "node" in words:
+            return IDLE
+        raise NcclkitError("Invalid job id specified")
+
+    end = end_of_job("4711", ask)
+    assert end.lines[0].startswith("JobId=4711 JobState=FAILED") and end.nodes == "n1"

@@ -196,6 +196,48 @@ def test_an_xid_of_hardware_counts_and_one_of_a_program_does_not(
     assert gate_state.judge_since(third, {}, []) == []
 
 
+GPUS = {"gpu.count": {"value": 2, "why": ""}}
+
+
+def checked_log(folder: Path, found: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """One more check of node n1: its problems, and what it could not look at."""
+    state = NodeState(str(folder), "n1")
+    says = [one["say"] for one in gate_state.judge_since(state, found, [])]
+    state.write(True)
+    return says, state.notes
+
+
+def test_a_log_that_cannot_be_read_is_said_and_what_it_hid_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fell = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+    logs: list[list[tuple[int, str]] | None] = [None, [(4, fell)], None, [(4, fell), (5, fell)], []]
+    monkeypatch.setattr(gate_state, "link_counters", dict)
+    monkeypatch.setattr(gate_state, "kernel_messages", lambda: logs.pop(0))
+    assert checked_log(tmp_path, GPUS) == ([], [gate_state.LOG_UNREAD])
+    assert checked_log(tmp_path, GPUS) == ([], []), "it may be older than the last check"
+    assert checked_log(tmp_path, GPUS) == ([], [gate_state.LOG_UNREAD])
+    says, notes = checked_log(tmp_path, GPUS)
+    assert len(says) == 1 and "Xid 79" in says[0] and notes == []
+    assert checked_log(tmp_path, GPUS) == ([], []), "an empty log is read, and holds nothing"
+
+
+def test_a_node_without_gpus_is_told_nothing_of_xids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_state, "link_counters", dict)
+    monkeypatch.setattr(gate_state, "kernel_messages", lambda: None)
+    assert checked_log(tmp_path, {"gpu.count": {"value": 0, "why": ""}}) == ([], [])
+    assert checked_log(tmp_path, {}) == ([], [])
+
+
+def test_a_gate_says_what_it_could_not_read_and_is_ready_all_the_same(tmp_path: Path) -> None:
+    state = NodeState(str(tmp_path), "n1")
+    state.notes.append(gate_state.LOG_UNREAD)
+    answer = {"ready": True, "status": 0, "say": "n1 is ready", "unknown": []}
+    gate._keep_state(state, answer)
+    assert answer["ready"] is True and answer["status"] == 0 and answer["notes"] == [gate_state.LOG_UNREAD]
+    assert answer["say"] == f"n1 is ready; {gate_state.LOG_UNREAD}"
+
+
 def test_records_of_the_kernel_are_read_and_garbage_is_left(tmp_path: Path) -> None:
     text = b"6,12,99,-;NVRM: Xid (PCI:0000:01:00): 79, x\n SUBSYSTEM=pci\n\xff\xfe\n4,13,100,-,caller=T1;next\n"
     (tmp_path / "kmsg").write_bytes(text)

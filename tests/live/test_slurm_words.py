@@ -97,6 +97,11 @@ def test_a_refusal_is_read_whole(text: str, hint: str) -> None:
         ("Reservation", "has not begun", False),
         ("Resources", "busy", False),
         ("JobHeldUser", "scontrol release", False),
+        # these end without the job: whoever waits is not cancelled
+        ("JobHeldAdmin", "only administrators can release it", False),
+        ("PartitionDown", "until administrators set it up", False),
+        ("PartitionInactive", "until administrators set it up", False),
+        ("PartitionTimeLimit", "-t asks for less", True),
         # as scontrol writes it, and as squeue does
         ("Job's_account_not_permitted_to_use_this_partition_(p_allows_ml_not_lab)", "another", True),
         ("Job's account not permitted to use this partition (p allows ml not lab)", "another", True),
@@ -297,7 +302,7 @@ def login(fake: Path) -> Iterator[Path]:
         (["lab", "rank_laet"], "rank_laet"),
         (["probe", "--op", "all_redcue"], "all_redcue"),
         (["tune", "NCCL_ALGO"], "NCCL_ALGO"),
-        (["diagnose", "/none/logs"], "There is no /none/logs on this host"),
+        (["diagnose", "none/logs"], "There is no none/logs in "),
         (["report", "--notebook", "09_nothing"], "09_nothing"),
         (["step", "--try", "nonsense", "--", "python", "x.py"], "nonsense"),
     ],
@@ -347,9 +352,9 @@ def test_the_form_asks_for_a_kind_where_a_partition_has_several(
         "4 h100 GPUs (1 of 2 idle)",
         "no GPUs (2 of 2 idle)",
     ]
-    form.kind.value = (4, "h100")
+    form.kind.value = (4, "h100", "")
     assert "--gpus-per-node=h100:4" in form.script.value
-    form.kind.value = (0, "")
+    form.kind.value = (0, "", "")
     assert "--gpus-per-node" not in form.script.value
     assert list(form.job["constraint"].options) == ["h100", "ib"]
     form.job["gpus_per_node"].value = 2
@@ -360,6 +365,34 @@ def test_the_form_asks_for_a_kind_where_a_partition_has_several(
     assert form.start.disabled and "allows 01:00:00" in form.notice.value
     form.job["time"].value = "60"
     assert not form.start.disabled
+
+
+BY_FEATURE = "mix|idle|2|gpu:h100:8|64|ib,new\nmix|alloc|3|gpu:h100:8|64|roce,new\nmig|idle|1|gpu:1g.10gb:7|64|(null)\n"
+
+
+@pytest.mark.parametrize("make", [nk.form.live_test, nk.form.tune])
+def test_nodes_that_differ_by_a_feature_alone_are_kinds_to_ask_for(
+    login: Path, tmp_path: Path, make: Any
+) -> None:
+    case = Case.open(tmp_path / "case")
+    case.facts = list(filled([Fact("scheduler.partitions", scheduler.partitions(BY_FEATURE, LIMITS))]).facts)
+    form: Any = make(case)
+    assert [words for words, _ in form.kind.options][1:] == [
+        "8 h100 GPUs with ib (2 of 2 idle)",
+        "8 h100 GPUs with roce (0 of 3 idle)",
+    ]
+    form.kind.value = (8, "h100", "roce")
+    assert form._job_options().constraint == "roce" and form._job_options().gpus_per_node == 8
+    form.kind.value = form.kind.options[0][1]
+    assert form._job_options().constraint == "" and form._job_options().gpus_per_node == -1
+
+
+@pytest.mark.parametrize("features", ["ib,new|ib", "ib|ib", "(null)|new"])
+def test_nodes_whose_lack_of_a_feature_cannot_be_asked_for_are_one_kind(features: str) -> None:
+    first, second = features.split("|")
+    said = f"mix|idle|2|gpu:h100:8|64|{first}\nmix|idle|3|gpu:h100:8|64|{second}\n"
+    mix = scheduler.partitions(said, LIMITS)[0]
+    assert scheduler.gpus_of_partition(mix) == "8 h100 GPUs a node"
 
 
 def test_no_label_of_the_form_is_wider_than_its_room(login: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.evidence import samples
-from ncclkit.live import probe, scheduler, submit, workers
+from ncclkit.live import job_paths, probe, scheduler, submit, workers
 from ncclkit.live.options import JobOptions, ProbeOptions, command_words, declared
 from ncclkit.live.submit import JobState
 from tests.live.slurm_cluster import available, cluster
@@ -257,6 +257,72 @@ def test_a_command_that_cannot_be_meant_says_how_it_is_written(
     with suppress(SystemExit):
         assert main(typed.split()) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("rehearse nope.py", "nope.py is no program; write the command as your job has it: python nope.py"),
+        ("rehearse -- python nope.py", "There is no nope.py in {here}, where the job would look for it"),
+        ("step -- torchrun --nproc-per-node 2 nope.py", "There is no nope.py in {here}"),
+        ("step -- srun python data/nope.py --lr 1", "There is no data/nope.py in {here}"),
+        ("rehearse -- bash run.sh", "A rehearsal starts `python …`"),
+        ("rehearse", "Name the script after two dashes"),
+        ("inspect --data nope", "There is no nope in {here}"),
+        ("inspect --checkpoints {here}/nope", "There is no {here}/nope on this host, nor so on the nodes"),
+        ("diagnose nope.log", "There is no nope.log in {here}"),
+    ],
+)
+def test_a_path_that_no_node_can_have_is_refused_before_the_queue(
+    typed: str, said: str, fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands(fake, sbatch="echo 7", sinfo="echo gpu")
+    monkeypatch.chdir(tmp_path)
+    assert main(["submit", "--no-wait", *typed.format(here=tmp_path).split()]) == 2
+    assert said.format(here=tmp_path) in capsys.readouterr().err
+    assert not (tmp_path / "ncclkit-case").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "typed", "noted"),
+    [
+        ("", "inspect --data /nvme/of/a/node", "no /nvme/of/a/node on this host"),
+        ("", "diagnose ../elsewhere/nope.log", "no ../elsewhere/nope.log on this host"),
+        ("", "diagnose nope-*.log", ""),
+        ("", "diagnose 4711", ""),
+        ("", "rehearse -- python -m nope", ""),
+        ("", "step -- python -c pass nope.py", ""),
+        ("", "step -- srun --chdir=/work python nope.py", ""),
+        ("", "step -- mine nope.py", ""),
+        ("", "rehearse -- python train.py", ""),
+        ("--setup cd", "rehearse -- python nope.py", "no nope.py on this host"),
+        ("--container run", "step -- python nope.py", "no nope.py on this host"),
+    ],
+)
+def test_a_path_that_a_node_may_have_is_left_to_it(
+    job: str, typed: str, noted: str, fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    commands(fake, sbatch="echo 7", sinfo="echo gpu")
+    # the root of each host is its own
+    monkeypatch.setattr(job_paths, "_nearest_folder", lambda path: Path("/"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["submit", "--no-wait", "--dry-run", *job.split(), *typed.split()]) == 0
+    said = capsys.readouterr().err
+    assert ("on this host; the job looks for it on its nodes" in said) == bool(noted)
+    assert noted in said
+
+
+def test_what_lies_on_the_file_system_of_the_case_is_seen_by_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "case").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(job_paths, "_device", lambda path: int(path != Path("/")))
+    with pytest.raises(NcclkitError, match="which share its file system"):
+        job_paths.missing_paths([f"{tmp_path}/data"], tmp_path / "case", JobOptions())
 
 
 def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ncclkit.core.case import Case
 from tests.live.user_cluster import Answer, UserCluster
 
 Play = Callable[["Stage"], None]
@@ -190,6 +191,17 @@ def login_node(stage: Stage) -> None:
     stage.says("ann", "ncclkit probe", "This is a login node.*`ncclkit submit probe`", status=2)
 
 
+@situation("A test on two nodes, where nobody names an interface")
+def two_nodes(stage: Stage) -> None:
+    words = "-N 2 -t 5 probe --backend gloo --max-bytes 4KiB --case ~/pair"
+    stage.says("ann", f"ncclkit submit {words}", "2 ranks over gloo", "every value was right", never=("IFNAME=",), status=0)
+    stage.cluster.types("ann", "ncclkit submit -N 2 -t 5 inspect --case ~/pair")
+    case = Case.open(stage.cluster.home("ann") / "pair", read_only=True)
+    used = {fact.host: fact.value for fact in case.facts_of("net.gloo.interface")}
+    nodes = [used[host.name] for host in stage.cluster.hosts[1:3]]
+    assert len(set(nodes)) == 1 and nodes[0] not in ("lo", "", None), used
+
+
 @situation("A controller that does not answer")
 def silent_controller(stage: Stage) -> None:
     with stopped(stage.cluster):
@@ -207,6 +219,13 @@ def stopped(cluster: UserCluster) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@situation("A script and a folder that are not there")
+def missing_path(stage: Stage) -> None:
+    never = ("is in the queue",)
+    stage.says("ann", "ncclkit submit rehearse -- python nope.py", "no nope.py in .*where the job would look", never=never, status=2)
+    stage.says("ann", "ncclkit submit inspect --data nope", "no nope in .*storage that the nodes share", never=never, status=2)
 
 
 # ---------------------------------------------------------------- in the queue

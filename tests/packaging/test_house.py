@@ -112,6 +112,15 @@ def test_importing_costs_no_heavy_library(module):
     assert HEAVY.isdisjoint(result.stdout.split())
 
 
+def test_the_command_starts_without_the_readers_of_logs():
+    """They take longer than all else; `ncclkit status` beside a hung controller has no second to lose."""
+    result = run(sys.executable, "-c", "import sys, ncclkit.cli.parser; print(*sys.modules)")
+    assert result.returncode == 0, result.stderr
+    loaded = result.stdout.split()
+    assert "ncclkit.cli.verbs.rehearse" in loaded
+    assert [name for name in loaded if name.startswith("ncclkit.evidence.")] == []
+
+
 def test_agent_starts_with_nothing_installed():
     """-S leaves site-packages out: this is a training interpreter that has never heard of us."""
     result = run(sys.executable, "-S", "-m", "ncclkit.agent", "facts", "--no-torch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ncclkit.cli.arguments import add_json, refuse_missing
+from ncclkit.cli.arguments import add_json
 from ncclkit.cli.runner import Verb, VerbAnswer
 
 
@@ -42,9 +42,9 @@ class CompareVerb(Verb):
         )
         add_json(parser)
 
-    def check_options(self, options: argparse.Namespace) -> None:
-        """Refuse cases that are not there."""
-        refuse_missing(options.cases)
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The cases."""
+        return list(options.cases)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Compare nodes where files are named, else cases; or save the baseline."""

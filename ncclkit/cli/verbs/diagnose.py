@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclkit.cli.arguments import add_json, add_log_marks, refuse_missing
+from ncclkit.cli.arguments import add_json, add_log_marks
 from ncclkit.cli.judging import open_case, replaced_names_note, run_experiments, with_log_marks
 from ncclkit.cli.reading import read_evidence
 from ncclkit.cli.runner import Aside, Part, ReportPage, Verb, VerbAnswer, Verdict, print_note
@@ -96,9 +96,9 @@ class DiagnoseVerb(Verb):
         )
         add_options(parser, "python")
 
-    def check_options(self, options: argparse.Namespace) -> None:
-        """Refuse logs that are not there."""
-        refuse_missing(options.paths)
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The logs."""
+        return list(options.paths)
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Read, judge, and try experiments where they are wanted."""

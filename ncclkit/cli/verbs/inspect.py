@@ -64,6 +64,10 @@ class InspectVerb(Verb):
         add_case(parser)
         add_json(parser)
 
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The folders whose storage is looked at."""
+        return [path for path in (options.data, options.checkpoints) if path]
+
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Read the facts, compare the hosts, and judge what a job would suffer."""
         from ncclkit.analysis.consistency import compare

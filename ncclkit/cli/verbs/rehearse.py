@@ -11,7 +11,7 @@ from ncclkit.cli.judging import open_case
 from ncclkit.cli.runner import Verb, VerbAnswer
 from ncclkit.cli.terminal import Activity
 from ncclkit.core.ranges import NumberRange
-from ncclkit.rehearsal.rehearse import RehearsalOptions, rehearse_script
+from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
 
 
 class RehearseVerb(Verb):
@@ -73,8 +73,24 @@ class RehearseVerb(Verb):
         add_case(parser)
         add_json(parser)
 
+    def check_options(self, options: argparse.Namespace) -> None:
+        """Refuse a command that is none of those that a rehearsal starts."""
+        from ncclkit.live.job_paths import refuse_bare_script
+        from ncclkit.rehearsal.commands import check_launcher
+
+        refuse_bare_script(options.command)
+        check_launcher(options.command)
+
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The script."""
+        from ncclkit.live.job_paths import script_of
+
+        return script_of(options.command)
+
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Rehearse, and answer 0: all agree, 1: would hang, 2: could not tell."""
+        from ncclkit.rehearsal.rehearse import rehearse_script
+
         case = open_case(options.case)
         asked = RehearsalOptions(
             ranks=int(options.ranks or 0),

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ncclkit.cli.arguments import add_case, add_here, add_json, refuse_missing
+from ncclkit.cli.arguments import add_case, add_here, add_json
 from ncclkit.cli.judging import judge_run, open_case
 from ncclkit.cli.runner import Part, Verb, VerbAnswer
 from ncclkit.cli.terminal import Activity
@@ -53,11 +53,19 @@ class StepVerb(Verb):
         add_json(parser)
 
     def check_options(self, options: argparse.Namespace) -> None:
-        """Refuse options that no run of a script takes, and traces that are not there."""
+        """Refuse options that no run of a script takes, and a script without its program."""
         given = {name: getattr(options, name) for name in declared(StepOptions)}
         given["tries"] = tuple(options.tries)
         StepOptions(**given)
-        refuse_missing(options.traces or ())
+        from ncclkit.live.job_paths import refuse_bare_script
+
+        refuse_bare_script(options.command)
+
+    def job_paths(self, options: argparse.Namespace) -> list[str]:
+        """The traces, or the script."""
+        from ncclkit.live.job_paths import script_of
+
+        return list(options.traces or script_of(options.command))
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Read the traces, or run the command for some steps."""

@@ -59,7 +59,7 @@ class SubmitVerb(Verb):
 
     def answer(self, options: argparse.Namespace) -> VerbAnswer:
         """Submit, and follow the job; its exit status is that of the verb."""
-        from ncclkit.live import job_checks, scheduler
+        from ncclkit.live import job_checks, job_paths, scheduler
         from ncclkit.live import submit as batch
         from ncclkit.live.options import job_options
 
@@ -70,7 +70,10 @@ class SubmitVerb(Verb):
             return VerbAnswer(run_verb(verb))
         # before there is a case folder, and before the queue
         verb.verb.check_options(verb)
-        batch.refuse_unwritable(Path(verb.case).expanduser().absolute())
+        case_folder = Path(verb.case).expanduser().absolute()
+        batch.refuse_unwritable(case_folder)
+        for path in job_paths.missing_paths(verb.verb.job_paths(verb), case_folder, chosen):
+            print_note(f"there is no {path} on this host; the job looks for it on its nodes.")
         case = open_case(verb.case)
         case.replace_facts(scheduler.read_facts()).save()
         words = with_case(options.words, "--case", str(case.path))

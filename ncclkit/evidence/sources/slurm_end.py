@@ -8,7 +8,7 @@ so that a case which holds them is judged without Slurm.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -28,7 +28,12 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 STATE = re.compile(r"[A-Z][A-Z_]{1,30}")
 COUNT = re.compile(r"[0-9]{1,6}")
 NODE_STATE = re.compile(r"[A-Z][A-Z_]{1,30}(?:\+[A-Z_]{1,30}){0,12}[*~#!%$@^-]{0,3}")
+NUMBER = re.compile(r"[1-9][0-9]{0,9}")
+PART = re.compile(r"[1-9][0-9]{0,9}\+[0-9]{1,6}")
+"""A part of a heterogeneous job."""
 WENT_WELL = "COMPLETED"
+FOLLOWS = (WENT_WELL, "CANCELLED", "FAILED")
+"""Ends of a part that tell less of the whole job than any other; the last one tells most."""
 LOST = ("NODE_FAIL", "BOOT_FAIL")
 """States of a job that ended with a node of it."""
 AT_WORK = (
@@ -138,14 +143,16 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
     `run_failed`: something in it has failed, though the job itself is still at work.
     """
     try:
-        known = _shown_job(job, ask) or _accounted_job(job, ask)
+        parts = _shown_job(job, ask) or _accounted_job(job, ask)
     except NcclkitError as error:
         why = str(error).rstrip(".")
         return SlurmEnd(problem=f"Slurm did not say how job {job} ended ({why}).")
+    known = _telling_part(parts)
     state = known.get("JobState", "")
     if not STATE.fullmatch(state):
         return SlurmEnd()
-    nodes = known.get("NodeList", "")
+    own_nodes = known.get("NodeList", "")
+    nodes = ",".join(part["NodeList"] for part in parts if part.get("NodeList"))
     if state in (*WAITING, WENT_WELL):
         restarts = 0
         if COUNT.fullmatch(known.get("Restarts", "")):
@@ -153,10 +160,10 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
         return SlurmEnd(state, nodes, restarts=restarts)
     lines = []
     if state not in AT_WORK:
-        kept = [f"JobId={job}", f"JobState={state}"]
+        kept = [f"JobId={known.get('Part', job)}", f"JobState={state}"]
         # of a single node nobody has to say which one failed, and it may be back by now
-        if state in LOST and NODE.fullmatch(nodes):
-            known = {"FailedNode": nodes, **known}
+        if state in LOST and NODE.fullmatch(own_nodes):
+            known = {"FailedNode": own_nodes, **known}
         for name in KEPT_FIELDS:
             value = known.get(name)
             if value:
@@ -165,7 +172,7 @@ def end_of_job(job: str, ask: Ask, run_failed: bool = False) -> SlurmEnd:
     try:
         # jobs go on where a node is being drained, so it says nothing about one at work
         drained = run_failed or state not in AT_WORK
-        lines += _nodes_in_trouble(known, ask, drained)
+        lines += _nodes_in_trouble({**known, "NodeList": nodes}, ask, drained)
     except NcclkitError as error:
         why = str(error).rstrip(".")
         problem = f"Slurm did not say how the nodes of job {job} are ({why})."
@@ -198,16 +205,47 @@ def note_on_running(job: str, end: SlurmEnd) -> str:
     return ""
 
 
-def _shown_job(job: str, ask: Ask) -> Mapping[str, str]:
-    """The job as the controller knows it, which forgets it some minutes after its end."""
+def _telling_part(parts: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """The part of a job whose state is that of the whole, or says why the whole ended."""
+    found: Mapping[str, str] = {}
+    for part in parts:
+        if not found or _telling(part) < _telling(found):
+            found = part
+    return found
+
+
+def _telling(part: Mapping[str, str]) -> int:
+    """The place of a part among those that tell how the job is; the first one tells most."""
+    state = part.get("JobState", "")
+    for place, states in enumerate((AT_WORK, WAITING, LOST)):
+        if state in states:
+            return place
+    if state not in FOLLOWS:
+        return 3
+    # Slurm cancels the other parts of a job that lost one
+    return 3 + len(FOLLOWS) - FOLLOWS.index(state)
+
+
+def _shown_job(job: str, ask: Ask) -> list[Mapping[str, str]]:
+    """The job as the controller knows it, which forgets it some minutes after its end.
+
+    A heterogeneous job has several parts.
+    """
     try:
         said = ask("scontrol", "-o", "--", "show", "job", job)
     except NcclkitError as error:
         if UNKNOWN_ID in str(error).lower():
-            return {}
+            return []
         raise
-    # of an array, or a heterogeneous job, the first part stands for all
-    return fields(said.partition("\n")[0])
+    rows = [fields(line) for line in said.splitlines()]
+    parts: list[Mapping[str, str]] = []
+    for row in rows:
+        whole = row.get("HetJobId", "")
+        offset = row.get("HetJobOffset", "")
+        if COUNT.fullmatch(offset) and NUMBER.fullmatch(whole):
+            parts.append({**row, "Part": f"{whole}+{offset}"})
+    # of an array the first task stands for all
+    return parts or list(rows[:1])
 
 
 ACCOUNTED = (
@@ -216,18 +254,31 @@ ACCOUNTED = (
     "StartTime",
     "EndTime",
     "NodeList",
+    "Part",
 )
 """Names of ``scontrol`` for the columns in which sacct is asked."""
 
 
-def _accounted_job(job: str, ask: Ask) -> Mapping[str, str]:
-    """The job as the accounting keeps it."""
-    columns = "--format=State,ExitCode,Start,End,NodeList"
+def _accounted_job(job: str, ask: Ask) -> list[Mapping[str, str]]:
+    """The job as the accounting keeps it; each part of a heterogeneous job has a row."""
+    columns = "--format=State,ExitCode,Start,End,NodeList,JobID"
     said = ask("sacct", f"--jobs={job}", "-X", "-n", "-P", columns)
-    cells = said.partition("\n")[0].split("|")
-    # such as CANCELLED by 1000
-    cells[0] = cells[0].partition(" ")[0]
-    return dict(zip(ACCOUNTED, cells, strict=False))
+    rows = []
+    for line in said.splitlines():
+        cells = line.split("|")
+        # such as CANCELLED by 1000
+        cells[0] = cells[0].partition(" ")[0]
+        rows.append(dict(zip(ACCOUNTED, cells, strict=False)))
+    parts: list[Mapping[str, str]] = []
+    for row in rows:
+        if PART.fullmatch(row.get("Part", "")):
+            parts.append(row)
+    if parts:
+        return parts
+    # of an array the first task stands for all
+    for row in rows[:1]:
+        row.pop("Part", None)
+    return list(rows[:1])
 
 
 def _nodes_in_trouble(job: Mapping[str, str], ask: Ask, drained: bool) -> Iterator[str]:

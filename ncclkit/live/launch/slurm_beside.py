@@ -50,6 +50,11 @@ def checked_job(job: str) -> str:
     return job
 
 
+def can_ask_about_jobs() -> bool:
+    """Whether this host has the commands that find a job's nodes and start a step beside it."""
+    return shutil.which("srun") is not None and shutil.which("scontrol") is not None
+
+
 async def running_parts(job: str) -> RunningParts | None:
     """Where a job runs; None where Slurm is not here, or does not know it.
 
@@ -57,7 +62,7 @@ async def running_parts(job: str) -> RunningParts | None:
     and where it is another user's.
     """
     checked_job(job)
-    if shutil.which("srun") is None or shutil.which("scontrol") is None:
+    if not can_ask_about_jobs():
         return None
     # scontrol takes no + where the controller is old
     asked = job.partition("+")[0]

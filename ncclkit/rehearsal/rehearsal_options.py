@@ -1,0 +1,30 @@
+"""What a rehearsal is asked for; light, as every start of the command reads its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ncclkit.core.model import NcclkitError
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalOptions:
+    """How a script is rehearsed."""
+
+    ranks: int = 0
+    """0: those of the launcher's options, else four."""
+    steps: int = 20
+    timeout: float = 120.0
+    """Seconds in which the ranks may run."""
+    hosts: int = 0
+    """On how many hosts the ranks shall seem to be; 0: as the launcher's options say."""
+    job_timeout: float = 0.0
+    """Seconds that the job lets a call wait; 0: no wait is measured."""
+    own_gpu: bool = False
+    """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
+    fake: bool = False
+    """Whether tensors have shapes and no values."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0 < self.timeout <= 86_400:
+            raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
