@@ -14,6 +14,8 @@ from ncclkit.agent.digits import is_whole
 from ncclkit.agent.rehearsal.coordinator import STATUS
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
+from ncclkit.rehearsal import waits
+from ncclkit.rehearsal.waits import CallOrder, RankWait
 
 WOULD = {
     # NCCL lets pass what has as many bytes, whatever each rank meant by them
@@ -67,6 +69,12 @@ class Rehearsal:
     """Ranks of a host that communicate from one GPU, and the line that chose it."""
     lanes: tuple[Mapping[str, Any], ...] = ()
     """The last calls of each rank, as `ncclkit.agent.rehearsal.lanes` records them."""
+    waits: tuple[RankWait, ...] = ()
+    """For whom each waiting rank waits."""
+    circle: tuple[RankWait, ...] = ()
+    """Of a deadlock: each rank waits for the next, the last one for the first."""
+    orders: tuple[CallOrder, ...] = ()
+    """Which of two calls ranks make first, where that differs."""
 
     @property
     def status(self) -> int:
@@ -88,6 +96,7 @@ class Rehearsal:
         """The sentence, the lines of code below each other, and what to do first."""
         lines = [self.sentence]
         lines += self._lines_of_code()
+        lines += self.wait_lines
         first = self.first_step
         if first:
             lines.append(f"First: {first}")
@@ -99,6 +108,17 @@ class Rehearsal:
         if self.kind == "unknown":
             lines.append(f"What the ranks printed: {self.folder}/launcher.log")
         return "\n".join(lines)
+
+    @property
+    def wait_lines(self) -> tuple[str, ...]:
+        """Who waits for whom in a circle, or which of two calls ranks make first, a line each."""
+        known = waits.circle_lines(self.circle)
+        known += waits.order_lines(self.orders)
+        lines = []
+        for line in known:
+            sentence = text.start(line)
+            lines.append(sentence)
+        return tuple(lines)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -115,8 +135,11 @@ class Rehearsal:
             if stand.place:
                 named = text.start(text.ranks(stand.ranks))
                 rows.append((named, stand.place, stand.code))
-        wide = max((len(named) for named, _, _ in rows), default=0)
-        far = max((len(place) for _, place, _ in rows), default=0)
+        wide = 0
+        far = 0
+        for named, place, _ in rows:
+            wide = max(wide, len(named))
+            far = max(far, len(place))
         lines = []
         for named, place, code in rows:
             line = f"  {named:{wide}}  {place:{far}}  {code}"
@@ -189,7 +212,8 @@ class Rehearsal:
         at_fault = []
         others = []
         for stand in self.ended:
-            if self._is_odd(stand):
+            # of two orders the calls are what counts, and not that a rank has ended since
+            if self._is_odd(stand) and self.kind != "order":
                 at_fault.append(stand)
         for stand in self.waiting:
             if set(stand.ranks) <= set(self.odd):
@@ -204,7 +228,10 @@ class Rehearsal:
         return self.kind == "same_gpu" or self.why == "gpus"
 
     def _is_odd(self, stand: Stand) -> bool:
-        return any(rank in self.odd for rank in stand.ranks)
+        for rank in stand.ranks:
+            if rank in self.odd:
+                return True
+        return False
 
     @property
     def first_step(self) -> str:
@@ -228,7 +255,11 @@ class Rehearsal:
 
 
 def _words_of(stands: Sequence[Stand]) -> str:
-    return "; ".join(_stand_words(stand) for stand in stands)
+    words = []
+    for stand in stands:
+        said = _stand_words(stand)
+        words.append(said)
+    return "; ".join(words)
 
 
 def _stand_words(stand: Stand) -> str:
@@ -247,6 +278,7 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         raise NcclkitError(
             f"The rehearsal ended without a verdict; see {path.parent}/launcher.log."
         ) from error
+    waiting = waits.read_waits(answer, _short_place)
     return Rehearsal(
         kind=answer["kind"],
         ranks=ranks,
@@ -261,6 +293,9 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         notes=tuple(answer["notes"]),
         lanes=tuple(answer["lanes"]),
         shared=_shared_gpus(answer["shared"], int(answer["host_ranks"]), ranks),
+        waits=waiting,
+        circle=waits.circle_of(waiting, answer["circle"]),
+        orders=waits.read_orders(answer, _short_place),
     )
 
 

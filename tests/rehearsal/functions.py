@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -49,6 +50,14 @@ def use_two_groups(crossed: bool) -> None:
         works.append(dist.all_reduce(total, group=group, async_op=True))
     for work in works:
         work.wait()
+
+
+def cross_mesh() -> None:
+    """Each rank begins with another group of its mesh than its neighbours."""
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    first = "tp" if dist.get_rank() in (0, 3) else "dp"
+    dist.all_reduce(torch.ones(4, device="cuda"), group=mesh.get_group(first))
 
 
 def make_group_of_some(local: bool) -> None:

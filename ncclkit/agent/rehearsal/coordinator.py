@@ -61,6 +61,8 @@ class Ruling(NamedTuple):
     """In what the calls of a mismatch differ."""
     waits: dict[int, tuple[int, ...]] = {}
     """Rank → for whom it waits."""
+    circle: tuple[int, ...] = ()
+    """Of `deadlock`: ranks of which each waits for the next, the last one for the first."""
     why: str = ""
     """Of `unknown`: why it cannot be told."""
     numbers: dict[int, int] = {}
@@ -403,7 +405,8 @@ class Coordinator:
         circle = _circle_of(waits)
         if circle:
             knot = _knot_of(circle[0], waits)
-            self._tell_deadlock(self._odd_ones(knot), waits)
+            odd = self._odd_ones(knot)
+            self._tell_deadlock(odd, waits, _shortest_circle(odd[0], waits))
 
     def _settle_rest(self, waits: Waits) -> None:
         """Nobody runs any more, and no circle is proven."""
@@ -479,10 +482,16 @@ class Coordinator:
             waits=waits,
         )
 
-    def _tell_deadlock(self, ranks: tuple[int, ...], waits: Waits) -> None:
+    def _tell_deadlock(
+        self,
+        ranks: tuple[int, ...],
+        waits: Waits,
+        circle: tuple[int, ...] = (),
+    ) -> None:
         self.verdict = Ruling(
             kind="deadlock",
             ranks=ranks,
+            circle=circle,
             calls=dict(self._waiting),
             endings=dict(self.endings),
             waits=waits,
@@ -559,6 +568,21 @@ def _reached_from(start: int, leads_to: Mapping[int, Iterable[int]]) -> set[int]
                 reached.add(other)
                 to_follow.append(other)
     return reached
+
+
+def _shortest_circle(start: int, waits: Waits) -> tuple[int, ...]:
+    """The fewest ranks of which each waits for the next, from this one back to it."""
+    paths: deque[tuple[int, ...]] = deque([(start,)])
+    seen: set[int] = set()
+    while paths:
+        path = paths.popleft()
+        for other in waits.get(path[-1], ()):
+            if other == start:
+                return path
+            if other not in seen:
+                seen.add(other)
+                paths.append((*path, other))
+    return ()
 
 
 def _circle_of(waits: Waits) -> tuple[int, ...]:

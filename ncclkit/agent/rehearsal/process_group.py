@@ -20,6 +20,8 @@ from .connection import Connection, PendingCall, ScriptAsked
 
 WORLD = "world"
 """The group of calls that all ranks make outside of any process group."""
+UNNAMED = "undefined"
+"""What torch calls a group that the script gave no name."""
 NEEDED = ("_new_group_with_tag", "_get_default_group")
 OLDER_NAMES = {
     "all_gather_single": "_allgather_base",
@@ -158,6 +160,7 @@ class AskingGroup(dist.ProcessGroup):
         """The same group, whose calls are of this model."""
         group = AskingGroup(self.inner, self._name, self.members)
         group._set_group_name(self._name)
+        group._set_group_desc(self.group_desc)
         group.backend = self.backend
         group.gpus_only = self.gpus_only
         group.owner = owner
@@ -626,6 +629,9 @@ class AskingGroup(dist.ProcessGroup):
             backend=self.backend,
             owner=self.owner,
         )
+        # torch names a group after it has made it
+        if self.group_desc != UNNAMED:
+            call["group_desc"] = self.group_desc
         self._add_gpu(call, tensors)
         if result is None:
             result = tensors
