@@ -96,6 +96,24 @@ def _save_from_queue(group: dist.ProcessGroup) -> None:
     tasks.join()
 
 
+def save_beside(waits: bool) -> None:
+    """An executor's thread saves twice; with `waits` rank 1 makes it wait for ever.
+
+    The main thread asks for the result, as of an asynchronous checkpoint.
+    """
+    dist.init_process_group("gloo")
+    groups = [dist.new_group(), dist.new_group()]
+    if waits and dist.get_rank() == 1:
+        groups.reverse()
+
+    def save() -> None:
+        for group in groups:
+            dist.barrier(group)
+
+    ThreadPoolExecutor(1).submit(save).result()
+    dist.barrier()
+
+
 def save_late(seconds: float) -> None:
     """The thread of rank 1 saves last, when its script has ended and others wait for it."""
     dist.init_process_group("gloo")
