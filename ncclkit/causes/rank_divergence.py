@@ -37,7 +37,6 @@ from typing import Any
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.branches import departure, places_of_calls, who_left
 from ncclkit.analysis.calls import (
-    UNDECIDED,
     are_unlike,
     by_call,
     differing_timeouts_of,
@@ -52,6 +51,7 @@ from ncclkit.analysis.calls import (
     own_calls,
     ranks_of,
     said_if_completed,
+    said_undecided,
     sides,
     size_of,
     unlike_calls,
@@ -187,7 +187,7 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
             for group in (*odd, *right):
                 calls.append(f"{name_ranks(ranks_of([group]))} called {group.get('value')}")
             say = f"At place {event.data.seq} of the sequence {' where '.join(calls)}"
-            undecided = f". {UNDECIDED}"
+            undecided = f". {said_undecided(event)}"
         elif event.data.field == "sizes" and other_calls(event):
             calls = []
             for group in (*odd, *right):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from ncclkit.live.probe import writing
 from ncclkit.rehearsal.commands import parse_command
 from ncclkit.rehearsal.verdict import Rehearsal, read_verdict
 
+LONGEST = 86_400.0
+"""Seconds of the longest rehearsal: a day."""
 LOADING = 120.0
 """Seconds beyond the deadline of the ranks in which torch is loaded and the verdict written."""
 
@@ -43,8 +46,19 @@ class RehearsalOptions:
     fake: bool = False
     """Whether tensors have shapes and no values."""
 
+    @property
+    def lacking_time(self) -> str:
+        """Why no wait can exceed the job's limit here; empty where one can."""
+        if self.job_timeout < self.timeout:
+            return ""
+        enough = min(2 * self.job_timeout, LONGEST)
+        return (
+            f"No wait can exceed the job's limit of {self.job_timeout:g} s, as the rehearsal ends"
+            f" after {self.timeout:g} s: say --timeout {enough:g}."
+        )
+
     def __post_init__(self) -> None:
-        if self.steps < 1 or not 0 < self.timeout <= 86_400:
+        if self.steps < 1 or not 0 < self.timeout <= LONGEST:
             raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
 
 
@@ -86,6 +100,9 @@ async def rehearse_script(
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
     rehearsed = read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
+    if asked.lacking_time:
+        notes = (*rehearsed.notes, asked.lacking_time)
+        rehearsed = replace(rehearsed, notes=notes)
     case.add(evidence.read([str(folder)]).events).save()
     return rehearsed
 
@@ -153,4 +170,21 @@ async def run_ranks(
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
         line = [python, str(agent), "rehearse", json.dumps(given), *words]
         deadline = options.timeout + LOADING
-        await local.run_under_guard(agent, line, env, deadline, folder, python, on_record)
+        try:
+            await local.run_under_guard(agent, line, env, deadline, folder, python, on_record)
+        except asyncio.CancelledError:
+            _tell_interrupted(folder / ANSWER, options.ranks)
+            raise
+
+
+def _tell_interrupted(answer: Path, ranks: int) -> None:
+    """Write that nothing is known, where no verdict has been written yet."""
+    if answer.exists():
+        return
+    verdict = {
+        "ncclkit_rehearsal": 1,
+        "kind": "unknown",
+        "world": ranks,
+        "why": "interrupted",
+    }
+    write(answer, json.dumps(verdict))

@@ -2,8 +2,8 @@
 
 Those of an executor, and those that loop over a queue: only another thread of the process gives
 them work.  Nor does one that joins another thread, as long as that does not end, or that waits for
-the result of what another thread runs.  To say of one that it works costs nothing; to say that it is idle may blame a healthy script, so it must have
-slept all the time between two looks.
+the result of what another thread runs.  To say of one that it works costs nothing; to say that it
+is idle may blame a healthy script, so it must have slept all the time between two looks.
 """
 
 from __future__ import annotations

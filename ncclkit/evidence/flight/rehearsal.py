@@ -134,6 +134,8 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         "agree": f"all {verdict.world} ranks of the rehearsal agreed{_of_fake(verdict)}",
         "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {why}",
     }
+    if verdict.why == "interrupted":
+        said["unknown"] = f"a rehearsal of {verdict.world} ranks was interrupted: could not tell"
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
     lines = [words]
     if verdict.kind == "order":
