@@ -156,6 +156,38 @@ def test_a_recv_from_anybody_is_freed_by_whoever_sends():
     assert ask(coordinator, 2, call(1, "send", peer=0, **three)) == [(2, 1), (0, 1)]
 
 
+@pytest.mark.parametrize("peer", [1, None])
+def test_of_many_sends_the_oldest_that_fits_is_met_first(peer):
+    coordinator = Coordinator(3)
+    three = {"members": (0, 1, 2)}
+    sends = [(1, 7), (2, 7), (1, 8), (1, 7)]
+    for number, (sender, tag) in enumerate(sends, 1):
+        asked = call(number, "send", peer=0, tag=tag, **three)
+        assert coordinator.post_call(sender, asked) == []
+    met = []
+    for number in range(1, 4):
+        asked = call(number, "recv", peer=peer, tag=7, **three)
+        met += [one for one in coordinator.post_call(0, asked) if one[0] != 0]
+    # whoever sends, or rank 1 alone; that of another tag is met by nobody
+    assert met == ([(1, 1), (2, 2), (1, 4)] if peer is None else [(1, 1), (1, 4)])
+
+
+def test_of_two_recvs_a_send_meets_the_older_one():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post_call(0, call(1, "recv", peer=None, **pair))
+    coordinator.post_call(0, call(2, "recv", peer=1, **pair))
+    assert coordinator.post_call(1, call(1, "send", peer=0, **pair)) == [(1, 1), (0, 1)]
+    assert coordinator.post_call(1, call(2, "send", peer=0, **pair)) == [(1, 2), (0, 2)]
+
+
+def test_a_send_to_itself_meets_nobody():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post_call(0, call(1, "send", peer=0, **pair))
+    assert coordinator.post_call(0, call(2, "recv", peer=None, **pair)) == []
+
+
 def test_ranks_that_wait_for_one_that_was_stopped_agree():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}

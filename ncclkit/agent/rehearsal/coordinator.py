@@ -30,6 +30,7 @@ from .calls import (
     unequal_pairs,
 )
 from .hazards import GpuWatch, OrderWatch, SwapWatch, ThreadWatch
+from .unmet_calls import UnmetCalls
 from .waiting import WaitingRanks
 
 
@@ -172,8 +173,7 @@ class Coordinator:
         """Collectives, sends and receives that all came to."""
         self.endings: dict[int, Ending] = {}
         self._groups: dict[str, GroupQueues] = {}
-        self._pairs: dict[tuple[int, int], Call] = {}
-        """(rank, number) → its send or recv that nobody has met."""
+        self._unmet = UnmetCalls()
         self._open: dict[tuple[int, int], Call] = {}
         """(rank, number) → a call that is not released."""
         self._waits = WaitingRanks()
@@ -312,9 +312,9 @@ class Coordinator:
 
     def _meet_partner(self, rank: int, call: Call) -> Released:
         """A send meets the first recv of its pair, and the other way round."""
-        found = self._partner_of(rank, call)
+        found = self._unmet.take_partner(rank, call)
         if found is None:
-            self._pairs[rank, call.number] = call
+            self._unmet.add_call(rank, call)
             return []
         other_rank, other = found
         pair = {rank: call, other_rank: other}
@@ -322,21 +322,8 @@ class Coordinator:
         if field:
             self._tell_mismatch(pair, field)
             return []
-        del self._pairs[other_rank, other.number]
         self._gpus.add_released(pair)
         return self._let_go(pair)
-
-    def _partner_of(self, rank: int, call: Call) -> tuple[int, Call] | None:
-        """The oldest call that this one may meet, and its rank."""
-        for (other_rank, _), other in self._pairs.items():
-            if other_rank == rank or other.op == call.op:
-                continue
-            is_same = other.group == call.group and other.tag == call.tag
-            is_for_us = other.peer in (None, rank)
-            is_for_them = call.peer in (None, other_rank)
-            if is_same and is_for_us and is_for_them:
-                return other_rank, other
-        return None
 
     def _let_go(self, calls: dict[int, Call]) -> Released:
         self.released += 1
