@@ -4,6 +4,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -143,3 +144,18 @@ def begin_twice() -> None:
         dist.TCPStore(*place, is_master=False).set("rank", str(dist.get_rank()))
         dist.barrier()
         dist.destroy_process_group()
+
+
+class Trainer:
+    """A class whose methods are rehearsed."""
+
+    def __init__(self, model: object) -> None:
+        self.model = model
+
+    def train_step(self) -> None:
+        """A step of a model that ranks cannot be given."""
+
+
+def yield_steps() -> Iterator[int]:
+    """A generator, which does nothing when it is called."""
+    yield 1
