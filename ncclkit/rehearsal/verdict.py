@@ -22,6 +22,10 @@ WOULD = {
     "mismatch": "would hang or compute with wrong values",
     "differs": "would not hang, and compute with wrong values",
     "order": "may hang on NCCL, as ranks use two groups in different orders",
+    "first_use": (
+        "may hang on NCCL: batch_isend_irecv as the first call of a group waits for all of its"
+        " ranks, and not all come"
+    ),
     # NCCL's calls return at once: a script that needs no result may end before it notices
     "left": "would hang where a result is needed",
     "deadlock": "would hang where a result is needed",
@@ -240,6 +244,11 @@ class Rehearsal:
         if self.status != 1 or not stands:
             return ""
         place = stands[0].place or stands[-1].place
+        if self.kind == "first_use":
+            return self._then_again(
+                f"let all ranks of the group make a collective before {stands[-1].place}, or name"
+                " the GPU by init_process_group(device_id=…)"
+            )
         if self.kind == "same_gpu":
             return self._then_again(
                 f'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before {place}'

@@ -42,7 +42,7 @@ def train_two_models(crossed: bool) -> None:
 def use_two_groups(crossed: bool) -> None:
     """Calls without a wait between them; with `crossed` rank 1 makes them in another order."""
     dist.init_process_group("nccl")
-    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    groups = [dist.new_group(), dist.new_group()]
     if crossed and dist.get_rank() == 1:
         groups.reverse()
     works = []
@@ -51,6 +51,24 @@ def use_two_groups(crossed: bool) -> None:
         works.append(dist.all_reduce(total, group=group, async_op=True))
     for work in works:
         work.wait()
+
+
+def begin_with_batch(some: bool, bound: bool = False) -> None:
+    """Ranks 0 and 1 exchange by a batch; unless `some` alone do, all have met before."""
+    rank = int(os.environ["RANK"])
+    options = {"device_id": torch.device("cuda", rank)} if bound else {}
+    dist.init_process_group("nccl", **options)
+    torch.cuda.set_device(rank)
+    value = torch.ones(4, device="cuda")
+    if not some:
+        dist.barrier()
+    if rank < 2:
+        operation = dist.isend if rank == 0 else dist.irecv
+        for work in dist.batch_isend_irecv([dist.P2POp(operation, value, 1 - rank)]):
+            work.wait()
+    # a group of gloo, for which no communicator of NCCL is made
+    dist.barrier(dist.new_group(backend="gloo"))
+    dist.barrier()
 
 
 def cross_mesh() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.rehearsal.calls import Call
-from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+from ncclkit.agent.rehearsal.coordinator import Coordinator
+from ncclkit.agent.rehearsal.endings import Ending
 from ncclkit.agent.rehearsal.ranks import write_verdict
 from ncclkit.rehearsal import rehearse
 from tests.cases import judged_files, read_files
@@ -92,6 +93,13 @@ def two_orders(coordinator: Coordinator) -> None:
             coordinator.post_call(rank, call)
 
 
+def begin_with_batch(coordinator: Coordinator) -> None:
+    for rank, op in ((0, "send"), (1, "recv")):
+        ask(coordinator, rank, op, peer=1 - rank, batched=True)
+    for rank in WORLD:
+        ask(coordinator, rank, "new_group", 2, group="world")
+
+
 def share_gpus(coordinator: Coordinator) -> None:
     for rank in WORLD:
         gpu = "0" if rank < 2 else str(rank)
@@ -141,6 +149,7 @@ def judged(folder: Path, play: Callable[[Coordinator], None], shown_gpus: str = 
         (unpaired_send, "send_recv_mismatch", (2,)),
         (other_reduction, "rank_divergence", (1,)),
         (two_orders, "concurrent_comms", (3,)),
+        (begin_with_batch, "rank_divergence", (2, 3)),
         (share_gpus, "duplicate_gpu", (0, 1)),
         (unequal_pair, "send_recv_mismatch", (0, 1)),
     ],
@@ -148,8 +157,8 @@ def judged(folder: Path, play: Callable[[Coordinator], None], shown_gpus: str = 
 def test_a_faulty_rehearsal_is_the_cause_that_dumps_would_show(tmp_path, play, cause, ranks):
     found = judged(tmp_path, play)
     first = found.findings[0]
-    # who sent a signal, and whether NCCL's kernels block each other, a rehearsal does not know
-    strength = "likely" if play in (killed, two_orders) else "proven"
+    # who sent a signal, and whether NCCL itself waits, a rehearsal does not know
+    strength = "likely" if play in (killed, two_orders, begin_with_batch) else "proven"
     assert (first.cause, first.strength) == (cause, strength), found
     assert first.culprits["ranks"] == ranks
     assert found.headline.startswith("Rehearsal of 4 ranks: ")

@@ -9,7 +9,8 @@ import pytest
 
 import ncclkit
 from ncclkit.agent.rehearsal.calls import Call
-from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+from ncclkit.agent.rehearsal.coordinator import Coordinator
+from ncclkit.agent.rehearsal.endings import Ending
 from ncclkit.agent.rehearsal.ranks import write_verdict
 from ncclkit.rehearsal.function import RanksDisagree
 from ncclkit.rehearsal.verdict import Rehearsal, read_verdict

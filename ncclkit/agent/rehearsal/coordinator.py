@@ -1,12 +1,13 @@
 """Who waits for whom: decides whether the ranks of a script agree, without sockets and clocks.
 
 A rank first posts a call and, where it cannot go on without it, says that it waits.  A call is
-released when all members have posted calls that fit.  Five things are proven at once, whatever
+released when all members have posted calls that fit.  Six things are proven at once, whatever
 other ranks do (looked for when a rank ends, and when all wait):
 
 - *mismatch*: all members came to one collective with calls that do not fit;
 - *differs*: they do not fit, and a library lets them pass, as they move as many bytes;
 - *order*: ranks call two groups in different orders, which gloo allows and NCCL does not;
+- *first_use*: some ranks begin a group with a batch of sends, for which NCCL needs all of them;
 - *left*: a rank waits for one that has ended;
 - *deadlock*: ranks wait for each other in a circle.
 
@@ -29,23 +30,11 @@ from .calls import (
     passes_silently,
     unequal_pairs,
 )
+from .endings import Ending
+from .first_uses import FirstUse, FirstUseWatch
 from .hazards import GpuWatch, OrderWatch, SwapWatch, ThreadWatch
 from .unmet_calls import UnmetCalls
 from .waiting import WaitingRanks
-
-
-class Ending(NamedTuple):
-    """How a rank came to its end."""
-
-    how: str
-    """`ended`, `exited`, `failed` (an exception), `died`, or `stopped` by us after its steps."""
-    say: str = ""
-    place: str = ""
-    """file:line of the user's program."""
-    function: str = ""
-    """That of the place, of an exception."""
-    unrehearsable: bool = False
-    """It failed in something that only a GPU can do, so the script is not to blame."""
 
 
 class Ruling(NamedTuple):
@@ -83,6 +72,7 @@ STATUS = {
     "mismatch": 1,
     "differs": 1,
     "order": 1,
+    "first_use": 1,
     "left": 1,
     "deadlock": 1,
     "same_gpu": 1,
@@ -181,6 +171,7 @@ class Coordinator:
         self._orders = OrderWatch()
         self._threads = ThreadWatch()
         self._swaps = SwapWatch()
+        self._first_uses = FirstUseWatch()
         self._gpus = GpuWatch(host_ranks or world, shown_gpus in ("all", "unknown"))
         self._shown_gpus = shown_gpus
 
@@ -196,6 +187,7 @@ class Coordinator:
         self._threads.add_call(rank, call, thread)
         self._waits.add_thread(rank, thread)
         self._open[rank, call.number] = call
+        self._first_uses.add_call(rank, call)
         if call.op in POINT_TO_POINT:
             return self._meet_partner(rank, call)
         group = self._groups.get(call.group)
@@ -326,6 +318,10 @@ class Coordinator:
         return self._let_go(pair)
 
     def _let_go(self, calls: dict[int, Call]) -> Released:
+        threaded = [rank for rank in calls if self._waits.has_threads(rank)]
+        found = self._first_uses.add_released(calls, threaded)
+        if found is not None:
+            self._tell_first_use(found, calls)
         self.released += 1
         released = []
         for rank, call in calls.items():
@@ -424,7 +420,21 @@ class Coordinator:
 
     # ---------------------------------------------------------------- verdicts
 
+    def _tell_first_use(self, found: FirstUse, calls: dict[int, Call]) -> None:
+        if self.verdict is not None:
+            return
+        self.verdict = Ruling(
+            kind="first_use",
+            ranks=found.missing,
+            calls={**calls, **found.begun},
+            endings=dict(self.endings),
+        )
+
     def _tell_agreement(self) -> None:
+        never = self._first_uses.never_made(self.endings)
+        if never is not None:
+            self._tell_first_use(never, {})
+            return
         shared = self._gpus.found
         kind = "agree"
         why = ""

@@ -18,7 +18,7 @@ import traceback
 from typing import Any, NamedTuple
 
 from .connection import Connection, is_of_user, user_place
-from .coordinator import Ending
+from .endings import Ending
 
 
 class Program(NamedTuple):

@@ -138,6 +138,8 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         said["unknown"] = f"a rehearsal of {verdict.world} ranks was interrupted: could not tell"
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
     lines = [words]
+    if verdict.kind == "first_use":
+        lines = [*lines, *_lines_of_calls(verdict)]
     if verdict.kind == "order":
         lines = _lines_of_order(verdict)
     if verdict.kind == "same_gpu" or verdict.why == "gpus":
