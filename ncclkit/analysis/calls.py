@@ -32,8 +32,6 @@ POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
 PAIRED = POINT_TO_POINT - {"COALESCED"}
 UNSIGNED = 1 << 62
 """Numbers from here on are torch's -1, printed without a sign: it does not know them."""
-UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
-
 
 def counted(number: int | None) -> int:
     """A count as torch prints it; -1, with or without its sign, means none yet."""
@@ -378,6 +376,14 @@ def minority(values: dict[Any, list[Event]]) -> tuple[int, ...]:
     else:
         few = groups
     return tuple(sorted(rank for group in few for e in group if (rank := rank_of(e)) >= 0))
+
+
+def said_undecided(mismatch: Event[FlightMismatch]) -> str:
+    """That no side is known to be wrong."""
+    known = "these dumps do"
+    if mismatch.data.rehearsed:
+        known = "the rehearsal does"
+    return f"Without a majority {known} not tell which of them is wrong."
 
 
 def said_if_completed(mismatch: Event[FlightMismatch]) -> str:

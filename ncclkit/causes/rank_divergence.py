@@ -37,7 +37,6 @@ from typing import Any
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.branches import condition_around, departure, places_of_calls, who_left
 from ncclkit.analysis.calls import (
-    UNDECIDED,
     are_unlike,
     by_call,
     differing_timeouts_of,
@@ -52,6 +51,7 @@ from ncclkit.analysis.calls import (
     own_calls,
     ranks_of,
     said_if_completed,
+    said_undecided,
     sides,
     size_of,
     unlike_calls,
@@ -122,6 +122,7 @@ from ncclkit.core.kinds import (
     PythonException,
     RasChange,
     RasCommunicator,
+    RehearsalVerdict,
     Stack,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -147,6 +148,7 @@ def diagnose(case: Case) -> Finding:
     The calls differ at one place of the sequence.
     """
     recorded_calls = (
+        _first_use_in_rehearsal,
         _mismatch_in_dumps,
         _launched_more,
         _rank_elsewhere,
@@ -196,7 +198,7 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
             for group in (*odd, *right):
                 calls.append(f"{name_ranks(ranks_of([group]))} called {group.get('value')}")
             say = f"At place {event.data.seq} of the sequence {' where '.join(calls)}"
-            undecided = f". {UNDECIDED}"
+            undecided = f". {said_undecided(event)}"
         elif event.data.field == "sizes" and other_calls(event):
             calls = []
             for group in (*odd, *right):
@@ -229,6 +231,29 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
             say += f" All of them wait{waiting_time_of_case(case)}."
         return _finding(case, strength, say, [event, *left.lines], left.ranks)
     return None
+
+
+def _first_use_in_rehearsal(case: Case) -> Finding | None:
+    """Only some ranks of a group began with a batch, for which NCCL needs all of them."""
+    for verdict in case.of(RehearsalVerdict, verdict="first_use"):
+        ranks = tuple(verdict.data.odd)
+        say = (
+            "batch_isend_irecv is the first call of a group, and over NCCL all of its ranks must"
+            f" take part then: {name_ranks(ranks)} did not."
+        )
+        finding = _finding(case, "likely", say, [verdict], ranks)
+        return replace(finding, advice=(FIRST_USE,), next=None)
+    return None
+
+
+FIRST_USE = Advice(
+    "Let all ranks of the group make a collective before the batch, or name each rank's GPU when"
+    " the job begins.",
+    code='dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
+    why="NCCL makes the communicator of a group at its first use, and waits there for all ranks.",
+    check="`ncclkit rehearse` passes, and the job passes the first exchange.",
+    risk="With device_id all communicators are made at the start, also those that are not used.",
+)
 
 
 def _left_words(ranks: tuple[int, ...], how: str) -> str:

@@ -34,7 +34,6 @@ from typing import Any
 
 from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
-    UNDECIDED,
     are_unlike,
     differing_timeouts_of,
     disagreeing,
@@ -44,6 +43,7 @@ from ncclkit.analysis.calls import (
     own_calls,
     ranks_of,
     said_if_completed,
+    said_undecided,
     sides,
     unlike_calls,
 )
@@ -141,10 +141,27 @@ def _mismatch_in_dumps(case: Case) -> Finding | None:
                 f" {event.data.field} "
             )
             say += f"{_shortened_value(first.get('value'))} where {' and '.join(brought)}"
-            say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
+            say += _lines_of_sides(event)
+            if witness:
+                say += f", as {witness[0]} did."
+            elif right:
+                say += "."
+            else:
+                say += f". {said_undecided(event)}"
             say += said_if_completed(event)
             return _shape_finding(case, say, [event, *case.of(GlooSizeMismatch)[:1]], ranks_of(odd))
     return None
+
+
+def _lines_of_sides(event: Event[FlightMismatch]) -> str:
+    """`` (rank 0 at train.py:3; rank 1 at train.py:9)``, where a rehearsal knows each line."""
+    if not event.data.rehearsed:
+        return ""
+    sides = (event.data.majority, *event.data.odd)
+    places = []
+    for side, place in zip(sides, event.data.sites or (), strict=False):
+        places.append(f"{name_ranks(ranks_of([side]))} at {place}")
+    return f" ({'; '.join(places)})"
 
 
 def _witness_of_size(

@@ -1776,7 +1776,8 @@ class RehearsalVerdict(Fields, frozen=True):
 
     kind = "rehearsal.verdict"
     verdict: str = ""
-    """`agree`, `mismatch`, `differs`, `order`, `left`, `deadlock`, `same_gpu`, `unknown`"""
+    """`agree`, `mismatch`, `differs`, `order`, `first_use`, `left`, `deadlock`, `same_gpu`,
+    `unknown`"""
     ranks: int = 0
     """how many"""
     odd: list[int] = []

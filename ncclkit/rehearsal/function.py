@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 import tempfile
+import unittest
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,30 +62,76 @@ def _describe_function(
     values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Where another process finds a function, and what it is called with."""
+    _refuse_what_waits(function)
+    owner = _instance_of(function)
+    # a method may stand in a class above that of its instance
+    where: Any = function
     name = getattr(function, "__qualname__", "")
-    module = getattr(function, "__module__", "")
+    if owner is not None:
+        where = type(owner)
+        name = f"{where.__qualname__}.{function.__name__}"
+    module = getattr(where, "__module__", "")
     # ranks import a script as multiprocessing does, so that it does not start anew
     if module == "__main__":
         module = "__mp_main__"
-    file = inspect.getsourcefile(function) or ""
+    file = inspect.getsourcefile(where) or ""
     if "<" in name or not name or not Path(file).is_file():
         raise NcclkitError(
             f"Every rank imports the function that is rehearsed, so it must stand in a module;"
             f" {name or function!r} does not."
         )
-    try:
-        json.dumps(values)
-    except (TypeError, ValueError) as error:
-        raise NcclkitError(
-            f"Ranks get numbers, strings, lists and dicts of them: {error}."
-        ) from error
-    return {
+    described = {
         "name": name,
         "module": module,
         "file": str(Path(file).resolve()),
-        "values": dict(values),
+        "values": _plain_values(values, ""),
+        "attributes": None,
         "path": [entry for entry in sys.path if entry],
     }
+    if owner is not None:
+        described["attributes"] = _plain_values(vars(owner), "self.")
+    return described
+
+
+def _refuse_what_waits(function: Callable[..., object]) -> None:
+    """To call a coroutine or a generator does nothing, which would pass as healthy."""
+    if inspect.iscoroutinefunction(function):
+        raise NcclkitError(
+            "A coroutine is not rehearsed: let a plain function call it by asyncio.run."
+        )
+    if inspect.isgeneratorfunction(function):
+        raise NcclkitError("A generator is not rehearsed: let a plain function use it up.")
+
+
+def _instance_of(function: Callable[..., object]) -> Any:
+    """The instance of a bound method; None of any other function."""
+    owner = getattr(function, "__self__", None)
+    if not inspect.ismethod(function) or inspect.isclass(owner):
+        return None
+    if isinstance(owner, unittest.TestCase):
+        raise NcclkitError(
+            "A method of unittest.TestCase is not rehearsed: write it as a function, or in a class"
+            " of pytest."
+        )
+    return owner
+
+
+def _plain_values(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Values for JSON: ``{"path": …}`` of a path, as of `tmp_path`, else ``{"value": …}``."""
+    plain = {}
+    for name, value in values.items():
+        if isinstance(value, Path):
+            plain[name] = {"path": str(value)}
+            continue
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise NcclkitError(
+                f"Ranks get numbers, strings, paths, lists and dicts; {prefix}{name} is none of"
+                f" them ({error}): make it in the function itself."
+            ) from error
+        plain[name] = {"value": value}
+    return plain
 
 
 def _run_to_end(work: Coroutine[Any, Any, None]) -> None:

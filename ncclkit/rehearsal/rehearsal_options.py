@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ncclkit.core.model import NcclkitError
 
+LONGEST = 86_400.0
+"""Seconds of the longest rehearsal: a day."""
+
 
 @dataclass(frozen=True, slots=True)
 class RehearsalOptions:
@@ -25,6 +28,17 @@ class RehearsalOptions:
     fake: bool = False
     """Whether tensors have shapes and no values."""
 
+    @property
+    def lacking_time(self) -> str:
+        """Why no wait can exceed the job's limit here; empty where one can."""
+        if self.job_timeout < self.timeout:
+            return ""
+        enough = min(2 * self.job_timeout, LONGEST)
+        return (
+            f"No wait can exceed the job's limit of {self.job_timeout:g} s, as the rehearsal ends"
+            f" after {self.timeout:g} s: say --timeout {enough:g}."
+        )
+
     def __post_init__(self) -> None:
-        if self.steps < 1 or not 0 < self.timeout <= 86_400:
+        if self.steps < 1 or not 0 < self.timeout <= LONGEST:
             raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ async def rehearse_script(
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
     rehearsed = read_verdict(folder / ANSWER, command.ranks, shlex.join(again))
+    if asked.lacking_time:
+        notes = (*rehearsed.notes, asked.lacking_time)
+        rehearsed = replace(rehearsed, notes=notes)
     case.add(evidence.read([str(folder)]).events).save()
     return rehearsed
 
@@ -130,4 +134,21 @@ async def run_ranks(
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
         line = [python, str(agent), "rehearse", json.dumps(given), *words]
         deadline = options.timeout + LOADING
-        await local.run_under_guard(agent, line, env, deadline, folder, python, on_record)
+        try:
+            await local.run_under_guard(agent, line, env, deadline, folder, python, on_record)
+        except asyncio.CancelledError:
+            _tell_interrupted(folder / ANSWER, options.ranks)
+            raise
+
+
+def _tell_interrupted(answer: Path, ranks: int) -> None:
+    """Write that nothing is known, where no verdict has been written yet."""
+    if answer.exists():
+        return
+    verdict = {
+        "ncclkit_rehearsal": 1,
+        "kind": "unknown",
+        "world": ranks,
+        "why": "interrupted",
+    }
+    write(answer, json.dumps(verdict))

@@ -14,12 +14,18 @@ from ncclkit.agent.digits import is_whole
 from ncclkit.agent.rehearsal.coordinator import STATUS
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
+from ncclkit.rehearsal import waits
+from ncclkit.rehearsal.waits import CallOrder, RankWait
 
 WOULD = {
     # NCCL lets pass what has as many bytes, whatever each rank meant by them
     "mismatch": "would hang or compute with wrong values",
     "differs": "would not hang, and compute with wrong values",
     "order": "may hang on NCCL, as ranks use two groups in different orders",
+    "first_use": (
+        "may hang on NCCL: batch_isend_irecv as the first call of a group waits for all of its"
+        " ranks, and not all come"
+    ),
     # NCCL's calls return at once: a script that needs no result may end before it notices
     "left": "would hang where a result is needed",
     "deadlock": "would hang where a result is needed",
@@ -67,6 +73,12 @@ class Rehearsal:
     """Ranks of a host that communicate from one GPU, and the line that chose it."""
     lanes: tuple[Mapping[str, Any], ...] = ()
     """The last calls of each rank, as `ncclkit.agent.rehearsal.lanes` records them."""
+    waits: tuple[RankWait, ...] = ()
+    """For whom each waiting rank waits."""
+    circle: tuple[RankWait, ...] = ()
+    """Of a deadlock: each rank waits for the next, the last one for the first."""
+    orders: tuple[CallOrder, ...] = ()
+    """Which of two calls ranks make first, where that differs."""
 
     @property
     def status(self) -> int:
@@ -88,6 +100,7 @@ class Rehearsal:
         """The sentence, the lines of code below each other, and what to do first."""
         lines = [self.sentence]
         lines += self._lines_of_code()
+        lines += self.wait_lines
         first = self.first_step
         if first:
             lines.append(f"First: {first}")
@@ -99,6 +112,17 @@ class Rehearsal:
         if self.kind == "unknown":
             lines.append(f"What the ranks printed: {self.folder}/launcher.log")
         return "\n".join(lines)
+
+    @property
+    def wait_lines(self) -> tuple[str, ...]:
+        """Who waits for whom in a circle, or which of two calls ranks make first, a line each."""
+        known = waits.circle_lines(self.circle)
+        known += waits.order_lines(self.orders)
+        lines = []
+        for line in known:
+            sentence = text.start(line)
+            lines.append(sentence)
+        return tuple(lines)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -115,8 +139,11 @@ class Rehearsal:
             if stand.place:
                 named = text.start(text.ranks(stand.ranks))
                 rows.append((named, stand.place, stand.code))
-        wide = max((len(named) for named, _, _ in rows), default=0)
-        far = max((len(place) for _, place, _ in rows), default=0)
+        wide = 0
+        far = 0
+        for named, place, _ in rows:
+            wide = max(wide, len(named))
+            far = max(far, len(place))
         lines = []
         for named, place, code in rows:
             line = f"  {named:{wide}}  {place:{far}}  {code}"
@@ -189,7 +216,8 @@ class Rehearsal:
         at_fault = []
         others = []
         for stand in self.ended:
-            if self._is_odd(stand):
+            # of two orders the calls are what counts, and not that a rank has ended since
+            if self._is_odd(stand) and self.kind != "order":
                 at_fault.append(stand)
         for stand in self.waiting:
             if set(stand.ranks) <= set(self.odd):
@@ -204,7 +232,10 @@ class Rehearsal:
         return self.kind == "same_gpu" or self.why == "gpus"
 
     def _is_odd(self, stand: Stand) -> bool:
-        return any(rank in self.odd for rank in stand.ranks)
+        for rank in stand.ranks:
+            if rank in self.odd:
+                return True
+        return False
 
     @property
     def first_step(self) -> str:
@@ -213,6 +244,11 @@ class Rehearsal:
         if self.status != 1 or not stands:
             return ""
         place = stands[0].place or stands[-1].place
+        if self.kind == "first_use":
+            return self._then_again(
+                f"let all ranks of the group make a collective before {stands[-1].place}, or name"
+                " the GPU by init_process_group(device_id=…)"
+            )
         if self.kind == "same_gpu":
             return self._then_again(
                 f'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before {place}'
@@ -228,7 +264,11 @@ class Rehearsal:
 
 
 def _words_of(stands: Sequence[Stand]) -> str:
-    return "; ".join(_stand_words(stand) for stand in stands)
+    words = []
+    for stand in stands:
+        said = _stand_words(stand)
+        words.append(said)
+    return "; ".join(words)
 
 
 def _stand_words(stand: Stand) -> str:
@@ -247,6 +287,7 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         raise NcclkitError(
             f"The rehearsal ended without a verdict; see {path.parent}/launcher.log."
         ) from error
+    waiting = waits.read_waits(answer, _short_place)
     return Rehearsal(
         kind=answer["kind"],
         ranks=ranks,
@@ -261,6 +302,9 @@ def read_verdict(path: Path, ranks: int, again: str) -> Rehearsal:
         notes=tuple(answer["notes"]),
         lanes=tuple(answer["lanes"]),
         shared=_shared_gpus(answer["shared"], int(answer["host_ranks"]), ranks),
+        waits=waiting,
+        circle=waits.circle_of(waiting, answer["circle"]),
+        orders=waits.read_orders(answer, _short_place),
     )
 
 

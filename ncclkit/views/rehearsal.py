@@ -121,7 +121,7 @@ def rehearsal_view(rehearsed: Rehearsal) -> View:
         badge(symbol, word, mark),
         edge,
         numbers,
-        rehearsed.remarks,
+        (*rehearsed.wait_lines, *rehearsed.remarks),
     )
     lanes = lanes_of(rehearsed.lanes)
     if lanes:

@@ -3,8 +3,9 @@
     python -m tests.bench.rehearse [--ranks 4] [--calls 200] [--many 64 256] [--json FILE]
 
 Printed: seconds of an all_reduce as rank 0 sees it, and seconds until the first one, on both; then
-rehearsals of many ranks.  CPU seconds and the load of the machine before each run stand beside wall
-time, as the machine may be shared.
+rehearsals of many ranks, and for each number of ranks one of a script that hangs, with the seconds
+of silence between its last call and the verdict.  CPU seconds and the load of the machine before
+each run stand beside wall time, as the machine may be shared.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.bench import flight
 
 SCRIPT = """
 import sys, time
@@ -45,6 +51,17 @@ if dist.get_rank() == 0:
     print("each", spent, busy, first, flush=True)
 dist.barrier()
 dist.destroy_process_group()
+"""
+HANGS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(4)
+dist.all_reduce(total)
+if dist.get_rank() == 0:
+    dist.recv(total, 1)
+dist.barrier()
 """
 DEADLINE = 600
 
@@ -89,6 +106,43 @@ def measured_run(what: str, ranks: int, command: list[str], folder: Path) -> Cos
     return Cost(what, ranks, load, wall, cpu, each, busy, first - clock)
 
 
+class Hang(NamedTuple):
+    """How soon a hang was told."""
+
+    ranks: int
+    load: float
+    wall: float
+    """Seconds of the whole command."""
+    silence: float
+    """Seconds from the last call of any rank to the verdict."""
+
+
+def measured_hang(ranks: int, folder: Path) -> Hang:
+    """Rehearse a script that hangs."""
+    script = folder / "hangs.py"
+    script.write_text(HANGS)
+    load = os.getloadavg()[0]
+    began = time.monotonic()
+    command = rehearsal(script, ranks, 0)
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE)
+    wall = time.monotonic() - began
+    answer = json.loads(ran.stdout)
+    if answer["kind"] != "deadlock":
+        raise SystemExit(answer["sentence"])
+    return Hang(ranks, load, wall, answer["figures"]["silence"])
+
+
+def about_machine() -> dict[str, Any]:
+    """Date, hardware and versions."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "hardware": flight.cpu(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
 def main() -> None:
     """Measure both, and print a table."""
     parser = argparse.ArgumentParser(description="What a rehearsal costs.")
@@ -115,9 +169,14 @@ def main() -> None:
         for many in options.many:
             runs.append(measured_run("rehearsal", many, rehearsal(script, many, 3), folder))
             print(describe(runs[-1]), flush=True)
+        hangs = []
+        for number in (ranks, *options.many):
+            hangs.append(measured_hang(number, folder))
+            print(f"a hang of {number} ranks: told after {hangs[-1].silence:.3f} s", flush=True)
     if options.json:
-        figures: dict[str, Any] = {"own_ms": round(own, 3), "own_cpu_ms": round(busy, 3)}
+        figures: dict[str, Any] = about_machine() | {"own_ms": round(own, 3), "own_cpu_ms": round(busy, 3)}
         figures["runs"] = [run._asdict() for run in runs]
+        figures["hangs"] = [hang._asdict() for hang in hangs]
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -4,27 +4,25 @@
 
 Prints a line for each run, and last one JSON line: runs, alarms (told to hang), runs of which
 nothing could be told, and seconds.  FILE takes the same with date, hardware and versions, after
-each run.
+each run; where it holds the runs of an earlier call on the same machine and versions, they count
+and the next script follows.
 """
 
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench import flight
+from tests.bench.rehearse import about_machine
 from tests.rehearsal.rehearsed import rehearse
 from tests.rehearsal.test_scripts import GPU_HEALTHY, HEALTHY
 
@@ -44,13 +42,14 @@ def main(runs: int, record: Path | None = None) -> int:
     record: a file for the figures.
     """
     scripts = [*HEALTHY, *GPU_HEALTHY]
-    alarms, unknown = 0, 0
-    figures: dict[str, Any] = {}
-    loads = []
-    about = about_machine()
-    began = time.monotonic()
+    about = about_machine() | {"busy": BUSY}
+    figures = earlier_runs(record, about)
+    done = figures["runs"]
+    alarms, unknown = figures["alarms"], figures["unknown"]
+    loads = list(figures["load"])
+    began = time.monotonic() - figures["seconds"]
     with busy_loops(BUSY):
-        for run in range(runs):
+        for run in range(done, runs):
             script = scripts[run % len(scripts)]
             with tempfile.TemporaryDirectory() as folder:
                 answer = rehearse(Path(folder), script)
@@ -67,16 +66,18 @@ def main(runs: int, record: Path | None = None) -> int:
     return int(alarms > 0)
 
 
-def about_machine() -> dict[str, Any]:
-    """Date, hardware and versions."""
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "hardware": flight.cpu(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "busy": BUSY,
-    }
+def earlier_runs(record: Path | None, about: dict[str, Any]) -> dict[str, Any]:
+    """The figures of an earlier call; none where its machine or versions were others."""
+    figures: dict[str, Any] = {"runs": 0, "alarms": 0, "unknown": 0, "seconds": 0, "load": []}
+    if record is None or not record.exists():
+        return figures
+    known = json.loads(record.read_text())
+    for name, value in about.items():
+        if name != "date" and known[name] != value:
+            return figures
+    for name in figures:
+        figures[name] = known[name]
+    return figures
 
 
 @contextmanager

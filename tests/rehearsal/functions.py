@@ -4,10 +4,12 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -40,7 +42,7 @@ def train_two_models(crossed: bool) -> None:
 def use_two_groups(crossed: bool) -> None:
     """Calls without a wait between them; with `crossed` rank 1 makes them in another order."""
     dist.init_process_group("nccl")
-    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    groups = [dist.new_group(), dist.new_group()]
     if crossed and dist.get_rank() == 1:
         groups.reverse()
     works = []
@@ -49,6 +51,32 @@ def use_two_groups(crossed: bool) -> None:
         works.append(dist.all_reduce(total, group=group, async_op=True))
     for work in works:
         work.wait()
+
+
+def begin_with_batch(some: bool, bound: bool = False) -> None:
+    """Ranks 0 and 1 exchange by a batch; unless `some` alone do, all have met before."""
+    rank = int(os.environ["RANK"])
+    options = {"device_id": torch.device("cuda", rank)} if bound else {}
+    dist.init_process_group("nccl", **options)
+    torch.cuda.set_device(rank)
+    value = torch.ones(4, device="cuda")
+    if not some:
+        dist.barrier()
+    if rank < 2:
+        operation = dist.isend if rank == 0 else dist.irecv
+        for work in dist.batch_isend_irecv([dist.P2POp(operation, value, 1 - rank)]):
+            work.wait()
+    # a group of gloo, for which no communicator of NCCL is made
+    dist.barrier(dist.new_group(backend="gloo"))
+    dist.barrier()
+
+
+def cross_mesh() -> None:
+    """Each rank begins with another group of its mesh than its neighbours."""
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    first = "tp" if dist.get_rank() in (0, 3) else "dp"
+    dist.all_reduce(torch.ones(4, device="cuda"), group=mesh.get_group(first))
 
 
 def make_group_of_some(local: bool) -> None:
@@ -87,6 +115,24 @@ def _save_from_queue(group: dist.ProcessGroup) -> None:
     tasks.join()
 
 
+def save_beside(waits: bool) -> None:
+    """An executor's thread saves twice; with `waits` rank 1 makes it wait for ever.
+
+    The main thread asks for the result, as of an asynchronous checkpoint.
+    """
+    dist.init_process_group("gloo")
+    groups = [dist.new_group(), dist.new_group()]
+    if waits and dist.get_rank() == 1:
+        groups.reverse()
+
+    def save() -> None:
+        for group in groups:
+            dist.barrier(group)
+
+    ThreadPoolExecutor(1).submit(save).result()
+    dist.barrier()
+
+
 def save_late(seconds: float) -> None:
     """The thread of rank 1 saves last, when its script has ended and others wait for it."""
     dist.init_process_group("gloo")
@@ -116,3 +162,18 @@ def begin_twice() -> None:
         dist.TCPStore(*place, is_master=False).set("rank", str(dist.get_rank()))
         dist.barrier()
         dist.destroy_process_group()
+
+
+class Trainer:
+    """A class whose methods are rehearsed."""
+
+    def __init__(self, model: object) -> None:
+        self.model = model
+
+    def train_step(self) -> None:
+        """A step of a model that ranks cannot be given."""
+
+
+def yield_steps() -> Iterator[int]:
+    """A generator, which does nothing when it is called."""
+    yield 1

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.rehearsal.calls import Call
-from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+from ncclkit.agent.rehearsal.coordinator import Coordinator
+from ncclkit.agent.rehearsal.endings import Ending
 
 WORLD = (0, 1, 2, 3)
 
@@ -156,6 +157,38 @@ def test_a_recv_from_anybody_is_freed_by_whoever_sends():
     assert ask(coordinator, 2, call(1, "send", peer=0, **three)) == [(2, 1), (0, 1)]
 
 
+@pytest.mark.parametrize("peer", [1, None])
+def test_of_many_sends_the_oldest_that_fits_is_met_first(peer):
+    coordinator = Coordinator(3)
+    three = {"members": (0, 1, 2)}
+    sends = [(1, 7), (2, 7), (1, 8), (1, 7)]
+    for number, (sender, tag) in enumerate(sends, 1):
+        asked = call(number, "send", peer=0, tag=tag, **three)
+        assert coordinator.post_call(sender, asked) == []
+    met = []
+    for number in range(1, 4):
+        asked = call(number, "recv", peer=peer, tag=7, **three)
+        met += [one for one in coordinator.post_call(0, asked) if one[0] != 0]
+    # whoever sends, or rank 1 alone; that of another tag is met by nobody
+    assert met == ([(1, 1), (2, 2), (1, 4)] if peer is None else [(1, 1), (1, 4)])
+
+
+def test_of_two_recvs_a_send_meets_the_older_one():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post_call(0, call(1, "recv", peer=None, **pair))
+    coordinator.post_call(0, call(2, "recv", peer=1, **pair))
+    assert coordinator.post_call(1, call(1, "send", peer=0, **pair)) == [(1, 1), (0, 1)]
+    assert coordinator.post_call(1, call(2, "send", peer=0, **pair)) == [(1, 2), (0, 2)]
+
+
+def test_a_send_to_itself_meets_nobody():
+    coordinator = Coordinator(2)
+    pair = {"members": (0, 1)}
+    coordinator.post_call(0, call(1, "send", peer=0, **pair))
+    assert coordinator.post_call(0, call(2, "recv", peer=None, **pair)) == []
+
+
 def test_ranks_that_wait_for_one_that_was_stopped_agree():
     coordinator = Coordinator(2)
     pair = {"members": (0, 1)}
@@ -252,6 +285,57 @@ def test_groups_that_share_one_rank_have_no_common_order():
     coordinator.post_call(2, call(1, **right))
     coordinator.post_call(0, call(1, **left))
     assert coordinator.verdict is None and coordinator.released == 2
+
+
+THREE: dict[str, Any] = {"members": (0, 1, 2)}
+
+
+def exchange(coordinator: Coordinator, number: int, batched: bool = True) -> None:
+    """Ranks 0 and 1 send to each other."""
+    for rank, op in ((0, "send"), (1, "recv")):
+        asked = call(number, op, peer=1 - rank, batched=batched, place="exchange.py:4", **THREE)
+        ask(coordinator, rank, asked)
+
+
+def test_a_batch_as_first_call_of_a_group_waits_for_all_of_its_ranks():
+    coordinator = Coordinator(3)
+    exchange(coordinator, 1)
+    assert coordinator.verdict is None
+    # on NCCL rank 2 waits here for rank 0, which waits for rank 2
+    ask(coordinator, 2, call(1, "recv", peer=0, **THREE))
+    ask(coordinator, 0, call(2, "send", peer=2, **THREE))
+    verdict = coordinator.verdict
+    assert verdict is not None and (verdict.kind, verdict.ranks) == ("first_use", (2,))
+    assert (verdict.calls[1].place, verdict.calls[2].op) == ("exchange.py:4", "recv")
+
+
+@pytest.mark.parametrize(("how", "kind"), [("ended", "first_use"), ("stopped", "agree")])
+def test_a_member_that_never_uses_the_group_leaves_the_others_waiting(how, kind):
+    coordinator = Coordinator(3)
+    exchange(coordinator, 1)
+    for rank in (0, 1, 2):
+        coordinator.end_rank(rank, Ending(how if rank == 2 else "ended"))
+    assert coordinator.verdict is not None and coordinator.verdict.kind == kind
+
+
+@pytest.mark.parametrize("twin", ["collective before", "collective after", "all batch", "single"])
+def test_a_batch_is_no_hazard_where_all_ranks_use_the_group(twin):
+    coordinator = Coordinator(3)
+    if twin == "collective before":
+        for rank in (0, 1, 2):
+            ask(coordinator, rank, call(1, **THREE))
+    exchange(coordinator, 2, batched=twin != "single")
+    if twin == "collective after":
+        for rank in (0, 1, 2):
+            ask(coordinator, rank, call(3, **THREE))
+    # in a pipeline the last rank comes with the batch of its neighbour
+    is_batch = twin == "all batch"
+    ask(coordinator, 2, call(4, "recv", peer=1, batched=is_batch, **THREE))
+    ask(coordinator, 1, call(4, "send", peer=2, batched=is_batch, **THREE))
+    for rank in (0, 1, 2):
+        coordinator.end_rank(rank, Ending("ended"))
+    verdict = coordinator.verdict
+    assert verdict is not None and verdict.kind == "agree", verdict
 
 
 @pytest.mark.parametrize(

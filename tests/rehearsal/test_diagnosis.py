@@ -1,5 +1,6 @@
 """A rehearsal's verdict is judged by the causes that judge dumps; no process is started."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.rehearsal.calls import Call
-from ncclkit.agent.rehearsal.coordinator import Coordinator, Ending
+from ncclkit.agent.rehearsal.coordinator import Coordinator
+from ncclkit.agent.rehearsal.endings import Ending
 from ncclkit.agent.rehearsal.ranks import write_verdict
+from ncclkit.rehearsal import rehearse
 from tests.cases import judged_files, read_files
 
 WORLD = (0, 1, 2, 3)
@@ -90,6 +93,13 @@ def two_orders(coordinator: Coordinator) -> None:
             coordinator.post_call(rank, call)
 
 
+def begin_with_batch(coordinator: Coordinator) -> None:
+    for rank, op in ((0, "send"), (1, "recv")):
+        ask(coordinator, rank, op, peer=1 - rank, batched=True)
+    for rank in WORLD:
+        ask(coordinator, rank, "new_group", 2, group="world")
+
+
 def share_gpus(coordinator: Coordinator) -> None:
     for rank in WORLD:
         gpu = "0" if rank < 2 else str(rank)
@@ -139,6 +149,7 @@ def judged(folder: Path, play: Callable[[Coordinator], None], shown_gpus: str = 
         (unpaired_send, "send_recv_mismatch", (2,)),
         (other_reduction, "rank_divergence", (1,)),
         (two_orders, "concurrent_comms", (3,)),
+        (begin_with_batch, "rank_divergence", (2, 3)),
         (share_gpus, "duplicate_gpu", (0, 1)),
         (unequal_pair, "send_recv_mismatch", (0, 1)),
     ],
@@ -146,8 +157,8 @@ def judged(folder: Path, play: Callable[[Coordinator], None], shown_gpus: str = 
 def test_a_faulty_rehearsal_is_the_cause_that_dumps_would_show(tmp_path, play, cause, ranks):
     found = judged(tmp_path, play)
     first = found.findings[0]
-    # who sent a signal, and whether NCCL's kernels block each other, a rehearsal does not know
-    strength = "likely" if play in (killed, two_orders) else "proven"
+    # who sent a signal, and whether NCCL itself waits, a rehearsal does not know
+    strength = "likely" if play in (killed, two_orders, begin_with_batch) else "proven"
     assert (first.cause, first.strength) == (cause, strength), found
     assert first.culprits["ranks"] == ranks
     assert found.headline.startswith("Rehearsal of 4 ranks: ")
@@ -168,6 +179,54 @@ def test_what_could_not_be_told_is_not_healthy(tmp_path):
     assert found.headline.startswith("A rehearsal of 4 ranks could not tell: ")
     assert "FileNotFoundError: data.bin at train.py:3" in found.headline
     assert "more causes" not in found.text()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_interrupted_rehearsal_suspects_nothing(tmp_path, monkeypatch, has_ended):
+    """Where a verdict had been written before, that one stays."""
+    run = tmp_path / "runs" / "1-rehearse"
+    run.mkdir(parents=True)
+
+    async def interrupt(*_: Any) -> None:
+        (run / "status.json").write_text('{"reason": "cancelled", "exitcode": null, "ended": 1.8e9}')
+        if has_ended:
+            judged(tmp_path / "other", agreed)
+            next((tmp_path / "other").rglob("rehearsal.json")).rename(run / "rehearsal.json")
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(rehearse.local, "run_under_guard", interrupt)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(rehearse.run_ranks(run, "python", [], rehearse.RankOptions(4, 4, 20, 60.0)))
+    found = judged_files(run)
+    assert found.findings == () and "Suspected" not in found.text()
+    told = "A rehearsal of 4 ranks was interrupted: could not tell"
+    assert (told in found.headline) == (not has_ended), found.headline
+
+
+def two_calls(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        ask(coordinator, rank, "barrier" if rank < 2 else "all_reduce")
+
+
+def two_sizes(coordinator: Coordinator) -> None:
+    for rank in WORLD:
+        size = 6 if rank < 2 else 8
+        place = f"train.py:{size}"
+        ask(coordinator, rank, "all_reduce", sizes=(size,), shapes=(f"[{size}]",), place=place)
+
+
+@pytest.mark.parametrize(
+    ("play", "lines"),
+    [
+        (two_calls, ("ranks 0 and 1 called barrier at train.py:7", "at train.py:10")),
+        (two_sizes, ("ranks 0 and 1 at train.py:6", "ranks 2 and 3 at train.py:8")),
+    ],
+)
+def test_of_two_sides_as_large_both_are_said_with_their_lines(tmp_path, play, lines):
+    said = judged(tmp_path, play).findings[0].say
+    assert said.endswith("Without a majority the rehearsal does not tell which of them is wrong.")
+    for line in lines:
+        assert line in said
 
 
 def test_what_was_seen_besides_is_said_with_the_verdict(tmp_path):

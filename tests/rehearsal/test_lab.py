@@ -40,8 +40,19 @@ def test_a_fault_of_the_lab_is_named_with_rank_and_both_lines(tmp_path, fault):
     assert rest and all(others in stand["code"] for stand in rest), stands
 
 
-@pytest.mark.parametrize("job", ["train", "stories.exchange"])
+# what they do beside their calls is made short
+SHORT = {
+    "train": "",
+    "stories.exchange": "",
+    "stories.interactions": "",
+    "stories.loader_sweep": "--choices 0:2,1:2 --cost 0.002 --wait 0.002",
+    "stories.speech": "--workers 2 --cost 0.005",
+}
+"""Job → its options."""
+
+
+@pytest.mark.parametrize("job", SHORT)
 def test_an_honest_job_of_the_lab_agrees(tmp_path, job):
-    answer = rehearse_job(tmp_path, job)
+    answer = rehearse_job(tmp_path, job, *SHORT[job].split())
     assert (answer["exit"], answer["kind"]) == (0, "agree"), answer["sentence"]
     assert answer["figures"]["calls"] > 10

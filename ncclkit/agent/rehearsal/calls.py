@@ -40,6 +40,10 @@ class Call(NamedTuple):
     """On which its tensors lie, as the host counts them; empty where it is not known."""
     gpu_place: str = ""
     """file:line that chose it."""
+    batched: bool = False
+    """It is one of `batch_isend_irecv`, and NCCL makes the group's communicator at first use."""
+    group_desc: str = ""
+    """What the script calls the group; empty where it gave it no name."""
 
     @property
     def words(self) -> str:

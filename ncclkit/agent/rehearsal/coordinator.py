@@ -1,12 +1,13 @@
 """Who waits for whom: decides whether the ranks of a script agree, without sockets and clocks.
 
 A rank first posts a call and, where it cannot go on without it, says that it waits.  A call is
-released when all members have posted calls that fit.  Five things are proven at once, whatever
+released when all members have posted calls that fit.  Six things are proven at once, whatever
 other ranks do (looked for when a rank ends, and when all wait):
 
 - *mismatch*: all members came to one collective with calls that do not fit;
 - *differs*: they do not fit, and a library lets them pass, as they move as many bytes;
 - *order*: ranks call two groups in different orders, which gloo allows and NCCL does not;
+- *first_use*: some ranks begin a group with a batch of sends, for which NCCL needs all of them;
 - *left*: a rank waits for one that has ended;
 - *deadlock*: ranks wait for each other in a circle.
 
@@ -29,22 +30,11 @@ from .calls import (
     passes_silently,
     unequal_pairs,
 )
+from .endings import Ending
+from .first_uses import FirstUse, FirstUseWatch
 from .hazards import GpuWatch, OrderWatch, SwapWatch, ThreadWatch
+from .unmet_calls import UnmetCalls
 from .waiting import WaitingRanks
-
-
-class Ending(NamedTuple):
-    """How a rank came to its end."""
-
-    how: str
-    """`ended`, `exited`, `failed` (an exception), `died`, or `stopped` by us after its steps."""
-    say: str = ""
-    place: str = ""
-    """file:line of the user's program."""
-    function: str = ""
-    """That of the place, of an exception."""
-    unrehearsable: bool = False
-    """It failed in something that only a GPU can do, so the script is not to blame."""
 
 
 class Ruling(NamedTuple):
@@ -61,6 +51,8 @@ class Ruling(NamedTuple):
     """In what the calls of a mismatch differ."""
     waits: dict[int, tuple[int, ...]] = {}
     """Rank → for whom it waits."""
+    circle: tuple[int, ...] = ()
+    """Of `deadlock`: ranks of which each waits for the next, the last one for the first."""
     why: str = ""
     """Of `unknown`: why it cannot be told."""
     numbers: dict[int, int] = {}
@@ -80,6 +72,7 @@ STATUS = {
     "mismatch": 1,
     "differs": 1,
     "order": 1,
+    "first_use": 1,
     "left": 1,
     "deadlock": 1,
     "same_gpu": 1,
@@ -170,8 +163,7 @@ class Coordinator:
         """Collectives, sends and receives that all came to."""
         self.endings: dict[int, Ending] = {}
         self._groups: dict[str, GroupQueues] = {}
-        self._pairs: dict[tuple[int, int], Call] = {}
-        """(rank, number) → its send or recv that nobody has met."""
+        self._unmet = UnmetCalls()
         self._open: dict[tuple[int, int], Call] = {}
         """(rank, number) → a call that is not released."""
         self._waits = WaitingRanks()
@@ -179,6 +171,7 @@ class Coordinator:
         self._orders = OrderWatch()
         self._threads = ThreadWatch()
         self._swaps = SwapWatch()
+        self._first_uses = FirstUseWatch()
         self._gpus = GpuWatch(host_ranks or world, shown_gpus in ("all", "unknown"))
         self._shown_gpus = shown_gpus
 
@@ -194,6 +187,7 @@ class Coordinator:
         self._threads.add_call(rank, call, thread)
         self._waits.add_thread(rank, thread)
         self._open[rank, call.number] = call
+        self._first_uses.add_call(rank, call)
         if call.op in POINT_TO_POINT:
             return self._meet_partner(rank, call)
         group = self._groups.get(call.group)
@@ -310,9 +304,9 @@ class Coordinator:
 
     def _meet_partner(self, rank: int, call: Call) -> Released:
         """A send meets the first recv of its pair, and the other way round."""
-        found = self._partner_of(rank, call)
+        found = self._unmet.take_partner(rank, call)
         if found is None:
-            self._pairs[rank, call.number] = call
+            self._unmet.add_call(rank, call)
             return []
         other_rank, other = found
         pair = {rank: call, other_rank: other}
@@ -320,23 +314,14 @@ class Coordinator:
         if field:
             self._tell_mismatch(pair, field)
             return []
-        del self._pairs[other_rank, other.number]
         self._gpus.add_released(pair)
         return self._let_go(pair)
 
-    def _partner_of(self, rank: int, call: Call) -> tuple[int, Call] | None:
-        """The oldest call that this one may meet, and its rank."""
-        for (other_rank, _), other in self._pairs.items():
-            if other_rank == rank or other.op == call.op:
-                continue
-            is_same = other.group == call.group and other.tag == call.tag
-            is_for_us = other.peer in (None, rank)
-            is_for_them = call.peer in (None, other_rank)
-            if is_same and is_for_us and is_for_them:
-                return other_rank, other
-        return None
-
     def _let_go(self, calls: dict[int, Call]) -> Released:
+        threaded = [rank for rank in calls if self._waits.has_threads(rank)]
+        found = self._first_uses.add_released(calls, threaded)
+        if found is not None:
+            self._tell_first_use(found, calls)
         self.released += 1
         released = []
         for rank, call in calls.items():
@@ -403,7 +388,8 @@ class Coordinator:
         circle = _circle_of(waits)
         if circle:
             knot = _knot_of(circle[0], waits)
-            self._tell_deadlock(self._odd_ones(knot), waits)
+            odd = self._odd_ones(knot)
+            self._tell_deadlock(odd, waits, _shortest_circle(odd[0], waits))
 
     def _settle_rest(self, waits: Waits) -> None:
         """Nobody runs any more, and no circle is proven."""
@@ -434,7 +420,21 @@ class Coordinator:
 
     # ---------------------------------------------------------------- verdicts
 
+    def _tell_first_use(self, found: FirstUse, calls: dict[int, Call]) -> None:
+        if self.verdict is not None:
+            return
+        self.verdict = Ruling(
+            kind="first_use",
+            ranks=found.missing,
+            calls={**calls, **found.begun},
+            endings=dict(self.endings),
+        )
+
     def _tell_agreement(self) -> None:
+        never = self._first_uses.never_made(self.endings)
+        if never is not None:
+            self._tell_first_use(never, {})
+            return
         shared = self._gpus.found
         kind = "agree"
         why = ""
@@ -479,10 +479,16 @@ class Coordinator:
             waits=waits,
         )
 
-    def _tell_deadlock(self, ranks: tuple[int, ...], waits: Waits) -> None:
+    def _tell_deadlock(
+        self,
+        ranks: tuple[int, ...],
+        waits: Waits,
+        circle: tuple[int, ...] = (),
+    ) -> None:
         self.verdict = Ruling(
             kind="deadlock",
             ranks=ranks,
+            circle=circle,
             calls=dict(self._waiting),
             endings=dict(self.endings),
             waits=waits,
@@ -559,6 +565,21 @@ def _reached_from(start: int, leads_to: Mapping[int, Iterable[int]]) -> set[int]
                 reached.add(other)
                 to_follow.append(other)
     return reached
+
+
+def _shortest_circle(start: int, waits: Waits) -> tuple[int, ...]:
+    """The fewest ranks of which each waits for the next, from this one back to it."""
+    paths: deque[tuple[int, ...]] = deque([(start,)])
+    seen: set[int] = set()
+    while paths:
+        path = paths.popleft()
+        for other in waits.get(path[-1], ()):
+            if other == start:
+                return path
+            if other not in seen:
+                seen.add(other)
+                paths.append((*path, other))
+    return ()
 
 
 def _circle_of(waits: Waits) -> tuple[int, ...]:

@@ -1,19 +1,21 @@
 """Threads that stay for more work and have none, so that they free nobody by themselves.
 
 Those of an executor, and those that loop over a queue: only another thread of the process gives
-them work.  Nor does one that joins another thread, as long as that does not end.  To say of one
-that it works costs nothing; to say that it is idle may blame a healthy script, so it must have
-slept all the time between two looks.
+them work.  Nor does one that joins another thread, as long as that does not end, or that waits for
+the result of what another thread runs.  To say of one that it works costs nothing; to say that it
+is idle may blame a healthy script, so it must have slept all the time between two looks.
 """
 
 from __future__ import annotations
 
 import concurrent.futures.thread
+from concurrent.futures import _base as futures
 import os
 import queue
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 BETWEEN = 0.05
@@ -24,7 +26,7 @@ class Slumber(NamedTuple):
     """A thread that waits for work."""
 
     awaited: int
-    """The identity of its queue, or of the thread that it joins."""
+    """The identity of its queue, or of the thread for which it waits."""
     switches: str
     """How often it has gone to sleep and been preempted, as the kernel counts."""
 
@@ -48,7 +50,11 @@ def _slumbers(threads: list[threading.Thread]) -> dict[threading.Thread, Slumber
     found = {}
     for thread in threads:
         frame = frames.get(thread.ident or 0)
-        waited_for = _awaited_queue(frame) or _joined_thread(frame, threads)
+        waited_for = (
+            _awaited_queue(frame)
+            or _joined_thread(frame, threads)
+            or _thread_of_result(frame, threads, frames)
+        )
         switches = _switches_of(thread)
         if waited_for is not None and switches:
             found[thread] = Slumber(id(waited_for), switches)
@@ -78,6 +84,36 @@ def _joined_thread(frame: Any, threads: list[threading.Thread]) -> Any:
         joined = frame.f_locals["self"]
         if frame.f_locals.get("timeout") in (None, -1) and joined in threads:
             return joined
+    return None
+
+
+def _thread_of_result(
+    frame: Any,
+    threads: list[threading.Thread],
+    frames: Mapping[int, Any],
+) -> Any:
+    """The thread of these that runs what a thread waits for without a deadline.
+
+    None where none does: what is still queued may be run by a thread that has not communicated.
+    """
+    if frame is None or not _runs(frame, threading, "wait"):
+        return None
+    asked = frame.f_back
+    if not _runs(asked, futures, "result") or asked.f_locals.get("timeout") is not None:
+        return None
+    for thread in threads:
+        task = _running_task(frames.get(thread.ident or 0))
+        if task is not None and task.future is asked.f_locals["self"]:
+            return thread
+    return None
+
+
+def _running_task(frame: Any) -> Any:
+    """What an executor's thread runs; None of any other thread."""
+    while frame is not None:
+        if _runs(frame, concurrent.futures.thread, "run"):
+            return frame.f_locals["self"]
+        frame = frame.f_back
     return None
 
 

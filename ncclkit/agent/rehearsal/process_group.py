@@ -20,6 +20,8 @@ from .connection import Connection, PendingCall, ScriptAsked
 
 WORLD = "world"
 """The group of calls that all ranks make outside of any process group."""
+UNNAMED = "undefined"
+"""What torch calls a group that the script gave no name."""
 NEEDED = ("_new_group_with_tag", "_get_default_group")
 OLDER_NAMES = {
     "all_gather_single": "_allgather_base",
@@ -48,6 +50,10 @@ class RankState:
     """Whether it asked for NCCL alone, which takes no tensors of the CPU."""
     is_bound = False
     """Whether it bound its first group to a device."""
+    is_eager = False
+    """Whether NCCL makes the communicator of its last group at once, as the device is known."""
+    batch = threading.local()
+    """Whether a thread is within `batch_isend_irecv`."""
     labelled: list[AskingGroup] = []
     folder = ""
     """Where ranks leave files for each other."""
@@ -148,6 +154,7 @@ class AskingGroup(dist.ProcessGroup):
         self.inner, self._name, self.members = inner, name, members
         self.backend = RankState.backend
         self.gpus_only = RankState.gpus_only
+        self.is_eager = RankState.is_eager
         self.owner = ""
         """The model whose gradients are reduced here."""
         self.owner_gpu: gpu_choice.GpuChoice | None = None
@@ -158,8 +165,10 @@ class AskingGroup(dist.ProcessGroup):
         """The same group, whose calls are of this model."""
         group = AskingGroup(self.inner, self._name, self.members)
         group._set_group_name(self._name)
+        group._set_group_desc(self.group_desc)
         group.backend = self.backend
         group.gpus_only = self.gpus_only
+        group.is_eager = self.is_eager
         group.owner = owner
         group.owner_gpu = gpu_choice.choice_for(parameters, self.gpus_only)
         # torch keeps the group and not its Python
@@ -626,7 +635,13 @@ class AskingGroup(dist.ProcessGroup):
             backend=self.backend,
             owner=self.owner,
         )
+        # torch names a group after it has made it
+        if self.group_desc != UNNAMED:
+            call["group_desc"] = self.group_desc
         self._add_gpu(call, tensors)
+        is_on_gpu = self.gpus_only or "gpu" in call
+        if getattr(RankState.batch, "is_open", False) and is_on_gpu and not self.is_eager:
+            call["batched"] = True
         if result is None:
             result = tensors
         if not fake_run.makes_calls():
@@ -748,6 +763,7 @@ def install_groups(
     dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
     _replace_init()
     _replace_new_group()
+    _mark_batches()
     _label_models()
     _place_objects()
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
@@ -813,6 +829,7 @@ def _replace_init() -> None:
         ScriptAsked.for_gpu = ScriptAsked.for_gpu or RankState.backend == "nccl"
         # a device would bind the group to a GPU
         RankState.is_bound = kwargs.pop("device_id", None) is not None
+        RankState.is_eager = RankState.is_bound
         wait_for_all("init_process_group", [])
         if _means_environment(args, kwargs):
             args = ()
@@ -880,6 +897,21 @@ def _number_of(given: dict[str, Any], name: str) -> int:
     return number
 
 
+def _mark_batches() -> None:
+    """Calls of `batch_isend_irecv` are not those of single sends: NCCL makes them in the group."""
+    real = dist.batch_isend_irecv
+
+    def batch_isend_irecv(operations: Any) -> Any:
+        RankState.batch.is_open = True
+        try:
+            return real(operations)
+        finally:
+            RankState.batch.is_open = False
+
+    for module in (dist, c10d):
+        vars(module)["batch_isend_irecv"] = batch_isend_irecv
+
+
 def _label_models() -> None:
     """The gradients of each DDP model say whose they are: sizes of two models may be equal."""
     real = dist.Reducer
@@ -936,7 +968,8 @@ def _replace_new_group() -> None:
         # timeout and backend may come by place
         if len(words) > 1:
             asked, words[1] = words[1], None
-        kwargs.pop("device_id", None)
+        is_bound = kwargs.pop("device_id", None) is not None
+        RankState.is_eager = RankState.is_bound or is_bound
         RankState.backend = _asked_backend(asked, _backend_of())
         RankState.gpus_only = str(asked) == "nccl"
         if asked is None:

@@ -9,6 +9,7 @@ import dis
 import importlib
 import importlib.util
 import os
+import pathlib
 import runpy
 import signal
 import sys
@@ -17,7 +18,7 @@ import traceback
 from typing import Any, NamedTuple
 
 from .connection import Connection, is_of_user, user_place
-from .coordinator import Ending
+from .endings import Ending
 
 
 class Program(NamedTuple):
@@ -26,8 +27,8 @@ class Program(NamedTuple):
     words: list[str]
     """The script, or -m and a module, with its arguments."""
     function: dict[str, Any] | None
-    """A function in place of a script: its `name`, `module`, `file`, `values` by name, and the
-    `path` on which modules are found."""
+    """A function in place of a script: its `name`, `module`, `file`, `values` by name, the
+    `attributes` of its instance, and the `path` on which modules are found."""
     ranks: int
     host_ranks: int
     """Ranks of one host."""
@@ -138,11 +139,28 @@ def _run_script(words: list[str]) -> None:
 
 def _call_function(function: dict[str, Any]) -> None:
     sys.path[:] = function["path"]
-    module = _module_of(function["module"], function["file"])
-    target: Any = module
-    for name in function["name"].split("."):
-        target = getattr(target, name)
-    target(**function["values"])
+    target: Any = _module_of(function["module"], function["file"])
+    *owners, name = function["name"].split(".")
+    for owner in owners:
+        target = getattr(target, owner)
+    attributes = function["attributes"]
+    if attributes is not None:
+        # what set the instance up has run already, where the test was started
+        target = target.__new__(target)
+        vars(target).update(_given_values(attributes))
+    values = _given_values(function["values"])
+    getattr(target, name)(**values)
+
+
+def _given_values(plain: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Values as the caller had them: a path is one again."""
+    given = {}
+    for name, record in plain.items():
+        if "path" in record:
+            given[name] = pathlib.Path(record["path"])
+        else:
+            given[name] = record["value"]
+    return given
 
 
 def _module_of(name: str, file: str) -> Any:

@@ -23,7 +23,8 @@ from typing import Any
 from ..run import processes
 from .calls import Call, call_of
 from .connection import Connection
-from .coordinator import STATUS, Coordinator, Ending, Released, Ruling
+from .coordinator import STATUS, Coordinator, Released, Ruling
+from .endings import Ending
 from .lanes import CallLanes
 from .long_waits import WaitTimes
 from .rank_process import Program, run_program, tell_end

@@ -134,8 +134,12 @@ def _verdict_event(verdict: RehearsedVerdict, path: str) -> Event:
         "agree": f"all {verdict.world} ranks of the rehearsal agreed{_of_fake(verdict)}",
         "unknown": f"a rehearsal of {verdict.world} ranks could not tell: {why}",
     }
+    if verdict.why == "interrupted":
+        said["unknown"] = f"a rehearsal of {verdict.world} ranks was interrupted: could not tell"
     words = said.get(verdict.kind, f"a rehearsal of {verdict.world} ranks: {verdict.kind}")
     lines = [words]
+    if verdict.kind == "first_use":
+        lines = [*lines, *_lines_of_calls(verdict)]
     if verdict.kind == "order":
         lines = _lines_of_order(verdict)
     if verdict.kind == "same_gpu" or verdict.why == "gpus":
