@@ -44,7 +44,8 @@ def says_complaint(text: str) -> bool:
         return False
     if OTHER_LANGUAGES.search(text):
         return True
-    text = without_names(text)
+    # a command line with `--on-hang abort` complains of nothing
+    text = OPTION.sub(" ", without_names(text))
     words = len(SPOKEN.findall(text))
     if words >= WORDS_OF_A_REMARK and REMARK.search(text):
         return True
@@ -128,11 +129,12 @@ NOTHING_FAILED = (
     r"errors?|failures?|failed|warnings?|mismatch\w*|exceptions?|timeouts?|aborted|killed|dropped"
     r"|lost"
 )
+# --max_restarts=0     --monitor-interval 5     -x NCCL_IB_DISABLE=1
+OPTION = re.compile(r"(?<!\S)-{1,2}[A-Za-z][\w.-]*(?:=\S*)?")
 TAKEN_AWAY = (
     # https://docs.nvidia.com/…/troubleshooting.html
     re.compile(r"\b\w{2,10}://\S+"),
-    # --max_restarts=0     --monitor-interval 5     -x NCCL_IB_DISABLE=1
-    re.compile(r"(?<!\S)-{1,2}[A-Za-z][\w.-]*(?:=\S*)?"),
+    OPTION,
     # timeout=900     error_file = /tmp/torchelastic/error.json
     re.compile(r"['\"]?\b[\w.-]{1,60}['\"]?\s{0,20}=\s{0,2}[^\s,;)]{1,200}"),
     # {'rank': 1, 'timeout': 900}

@@ -176,11 +176,18 @@ def _names_suspects(
     # a benchmark that missed its target did not fail
     if all(is_short_of_target(line.text) for line in against.lines):
         return False
-    # an error in a text weighs more than its likeness to healthy ones, so there it takes a clear
-    # one
-    if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
+    on_topic = resemblance.is_topic(case)
+    # who writes "training hangs at the end" beside lines of a job that trained well means a hang
+    if on_topic and any(seen.line in against.lines for seen in suspects.seen):
+        return True
+    # a line that says failure weighs more than a text's likeness to healthy ones, so there it takes
+    # a clear one
+    least_sound = 0.0
+    if against.errors or against.failures:
+        least_sound = resemblance.SOUND
+    if resemblance.resembles_sound_job(text, least_sound):
         return False
-    if suspects.seen and resemblance.is_topic(case):
+    if suspects.seen and on_topic:
         return True
     # "RuntimeError: NCCL error" resembles everything
     only_errors = not (against.failures or against.complaints or against.stacks)

@@ -111,6 +111,41 @@ def test_what_is_no_failure_of_a_job_gets_no_suspects(tmp_path: Path, log: str) 
     assert judged_log(tmp_path, log).findings == ()
 
 
+GOOD_STEPS = "".join(
+    f"Epoch: [2][{step}/900]  Time 0.311 (0.320)  Data 0.002 (0.003)  Loss 2.{step} (2.71)\n"
+    for step in range(610, 900, 10)
+)
+"""What a training prints that is well."""
+ABORTED = "free(): invalid pointer\nAborted (core dumped)\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "Our DDP training hangs after the last batch of every epoch on 4 GPUs.\n" + GOOD_STEPS,
+        "torchrun --nproc-per-node 4 train.py\n" + GOOD_STEPS + ABORTED,
+    ],
+    ids=["a person says so", "the shell says so"],
+)
+def test_a_symptom_among_lines_of_a_good_training_gets_suspects(tmp_path: Path, log: str) -> None:
+    found = judged_log(tmp_path, log)
+    assert found.differential is not None and found.differential.seen
+    assert {finding.strength for finding in found.findings} == {"possible"}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "Our DDP training runs on 4 GPUs, to the last batch of every epoch.\n" + GOOD_STEPS,
+        "Our DDP training on 4 GPUs used to hang here; solved by the update.\n" + GOOD_STEPS,
+        "torchrun --nproc-per-node 4 train.py --on-hang abort\n" + GOOD_STEPS,
+    ],
+    ids=["nothing is said", "it is over", "an option"],
+)
+def test_a_good_training_gets_no_suspects(tmp_path: Path, log: str) -> None:
+    assert judged_log(tmp_path, log).findings == ()
+
+
 def test_answers_move_the_ranking() -> None:
     look = cause_looks()["host_oom"]
     yes, no = (differential.answer_adds(look, answer, "host_oom") for answer in ("yes", "no"))
