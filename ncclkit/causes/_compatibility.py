@@ -277,7 +277,12 @@ def _nccl_releases(case: Case) -> list[tuple[Release, Evidence]]:
     own: list[tuple[Release, Evidence]] = []
     for event in case.of(NcclVersion):
         own.append((release(event.data.version), event))
-    return own or [(wheel.nccl, piece) for wheel, piece in _wheels_of_torch(case)]
+    if own:
+        return own
+    brought: list[tuple[Release, Evidence]] = []
+    for wheel, piece in _wheels_of_torch(case):
+        brought.append((wheel.nccl, piece))
+    return brought
 
 
 def _wheels_of_torch(case: Case) -> list[tuple[Wheel, Evidence]]:

@@ -269,11 +269,16 @@ def _risk_sentences(seen: Sequence[tuple[Risk, str]]) -> str:
     said: dict[str, list[str]] = {}
     for risk, host in seen:
         said.setdefault(risk.summary, []).append(host)
-    sentences = [start(f"{_hosts_in_words(hosts)}{say}.") for say, hosts in said.items()]
+    sentences = []
+    for say, hosts in said.items():
+        sentences.append(start(f"{_hosts_in_words(hosts)}{say}."))
     more = len(sentences) - SENTENCES
-    return " ".join(sentences[:SENTENCES]) + (
-        f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else ""
-    )
+    sentences = sentences[:SENTENCES]
+    if more == 1:
+        sentences.append("1 more such sign.")
+    elif more > 1:
+        sentences.append(f"{more} more such signs.")
+    return " ".join(sentences)
 
 
 def _hosts_in_words(hosts: Sequence[str]) -> str:

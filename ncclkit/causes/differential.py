@@ -563,9 +563,14 @@ def _worth(look: Look, shares: Mapping[str, float]) -> float:
 
 def _expected_gain(look: Look, shares: Mapping[str, float]) -> float:
     """By how much the share of the first suspect is expected to grow."""
-    if_yes = max(shares[cause] * look.chance(cause) for cause in shares)
-    if_no = max(shares[cause] * (1 - look.chance(cause)) for cause in shares)
-    return if_yes + if_no - max(shares.values())
+    if_yes = 0.0
+    if_no = 0.0
+    for cause, share in shares.items():
+        chance = look.chance(cause)
+        if_yes = max(if_yes, share * chance)
+        if_no = max(if_no, share * (1 - chance))
+    now = max(shares.values())
+    return if_yes + if_no - now
 
 
 def _weighed_minutes(look: Look) -> float:
@@ -578,11 +583,18 @@ def _weighed_minutes(look: Look) -> float:
 
 def _expected_bits(look: Look, shares: Mapping[str, float]) -> float:
     """By how many bits the answer is expected to narrow the suspects."""
-    chances = {cause: look.chance(cause) for cause in shares}
-    yes = sum(shares[cause] * chances[cause] for cause in shares)
-    after_yes = _entropy(shares[cause] * chances[cause] / yes for cause in shares)
-    after_no = _entropy(shares[cause] * (1 - chances[cause]) / (1 - yes) for cause in shares)
-    return _entropy(shares.values()) - yes * after_yes - (1 - yes) * after_no
+    with_yes = []
+    with_no = []
+    for cause, share in shares.items():
+        chance = look.chance(cause)
+        with_yes.append(share * chance)
+        with_no.append(share * (1 - chance))
+    yes = sum(with_yes)
+    no = 1 - yes
+    after_yes = _entropy(part / yes for part in with_yes)
+    after_no = _entropy(part / no for part in with_no)
+    before = _entropy(shares.values())
+    return before - yes * after_yes - no * after_no
 
 
 def _entropy(shares: Iterable[float]) -> float:

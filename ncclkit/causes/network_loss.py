@@ -307,7 +307,8 @@ def _counted_by_interface(case: Case) -> Finding | None:
 def _place_of_counter(event: Event[NetCounter]) -> tuple[int, int]:
     """The counter that tells most comes first, then the one that grew most."""
     names = list(OF_INTERFACES)
-    return names.index(event.data.name), -event.data.grown
+    place = names.index(event.data.name)
+    return place, -event.data.grown
 
 
 def _packets_repeated(event: Event[NetTcp]) -> int:

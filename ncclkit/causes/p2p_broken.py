@@ -608,11 +608,14 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
     on: dict[object, list[Event]] = {}
     off: dict[object, list[Event]] = {}
     for table in case.of(P2pMatrix):
+        tables = off
+        if table.data.enabled:
+            tables = on
         which = table.path, table.host, table.data.direction, tuple(table.data.gpus)
-        (on if table.data.enabled else off).setdefault(which, []).append(table)
+        tables.setdefault(which, []).append(table)
     pairs: list[tuple[Event, Event]] = []
-    for key, tables in on.items():
-        pairs += zip(tables, off.get(key, ()), strict=False)
+    for key, direct in on.items():
+        pairs += zip(direct, off.get(key, ()), strict=False)
     return pairs
 
 

@@ -652,39 +652,49 @@ MAKES_GROUP = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumera
 def _group_of_some(case: Case) -> Finding | None:
     """Some ranks timed out making a group, while the others waited in a collective."""
     states = rank_states(case)
-    makers: dict[int, Event[PythonException]] = {}
-    for error in case.of(PythonException):
-        if error.rank is not None and _gave_up_making_group(error):
-            makers.setdefault(error.rank, error)
+    makers = _makers_of_group(case)
     others = states.waiting.keys() - makers.keys()
     # a rank that made the group, too, or that died, is why it did not come about
     if not makers or not others or states.waiting.keys() & makers.keys():
         return None
     if states.dead.keys() - makers.keys():
         return None
-    first = next(iter(makers.values()))
-    frames = first.data.frames[::-1]
     who = tuple(sorted(makers))
+    first = makers[who[0]]
+    frames = first.data.frames[::-1]
     waits = in_order(states.waiting.values())
+    where = place(own_frame(frames, innermost_first=True))
+    awaited = op_of(waits[0]) or "a collective"
     say = (
-        f"{who_are(who)} made a group in {call_within(frames)} at"
-        f" {place(own_frame(frames, innermost_first=True))}, which every rank has to make, where"
-        f" {name_ranks(sorted(others))} waited in {op_of(waits[0]) or 'a collective'}"
+        f"{who_are(who)} made a group in {call_within(frames)} at {where},"
+        f" which every rank has to make, where {name_ranks(sorted(others))} waited in {awaited}"
     )
     branch = condition_around(case, frames)
     if branch is not None:
         say += f"; {_left_words(who, branch.how)}"
         return _finding(case, "likely", say, [first, *branch.lines, *waits], who)
+    odd = list(who)
     # of two ranks either may have left the path of the other
-    odd = who if len(who) < len(others) else tuple(sorted({*who, *others}))
-    return _finding(case, "likely", f"{say}.", [first, *waits], odd)
+    if len(who) >= len(others):
+        odd += others
+    return _finding(case, "likely", f"{say}.", [first, *waits], tuple(sorted(odd)))
 
 
-def _gave_up_making_group(error: Event[PythonException]) -> bool:
-    if not str(error.data.type).endswith("DistStoreError"):
-        return False
+def _makers_of_group(case: Case) -> dict[int, Event[PythonException]]:
+    """rank → its traceback, where it ends as the rank waits for others that make the group, too."""
+    makers: dict[int, Event[PythonException]] = {}
+    for error in case.of(PythonException):
+        if error.rank is None or error.rank in makers:
+            continue
+        if str(error.data.type).endswith("DistStoreError") and _makes_group(error):
+            makers[error.rank] = error
+    return makers
+
+
+def _makes_group(error: Event[PythonException]) -> bool:
     for frame in error.data.frames:
-        if frame.get("func") in MAKES_GROUP and "torch/distributed" in str(frame.get("file")):
+        file = str(frame.get("file"))
+        if "torch/distributed" in file and frame.get("func") in MAKES_GROUP:
             return True
     return False
 

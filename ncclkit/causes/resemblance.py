@@ -215,7 +215,10 @@ class Weights:
             heavy = stored[row * width : (row + 1) * width]
             sums = [total + value * weight for total, weight in zip(sums, heavy, strict=True)]
         rows = zip(self.causes, self.bias, self.scale, sums, strict=True)
-        return {cause: bias + scale * total for cause, bias, scale, total in rows}
+        scores = {}
+        for cause, bias, scale, total in rows:
+            scores[cause] = bias + scale * total
+        return scores
 
     def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
         """How much the words of a line add to a cause's score.

@@ -176,15 +176,24 @@ def _witness_of_size(
         # a rank that left no dump is a third witness: it received what one of the two had sent
         if event.rank is not None and event.rank not in ranks_of(two):
             lines.append(event)
-    known = [(group, _size_of_call(group.get("value"))) for group in two]
-    if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
+    sizes = []
+    for group in two:
+        size = _size_of_call(group.get("value"))
+        if size is not None:
+            sizes.append(size)
+    if not lines or len(two) != 2 or len(sizes) != 2:
         return None
     # gloo counts bytes and a dump elements, so all that counts is which of two is larger
-    small, large = (group for group, _ in sorted(known, key=lambda pair: pair[1] or 0))
+    small, large = two
+    if sizes[1] < sizes[0]:
+        large, small = two
     came, wanted = lines[0].data.a, lines[0].data.b
     if not isinstance(came, int) or not isinstance(wanted, int) or came == wanted:
         return None
-    return name_ranks(ranks_in(lines[:1])), small if wanted < came else large
+    witness = name_ranks(ranks_in(lines[:1]))
+    if wanted < came:
+        return witness, small
+    return witness, large
 
 
 def _size_of_call(value: Any) -> int | None:

@@ -261,11 +261,19 @@ def _machines_of_ranks(case: Case) -> dict[int | None, str]:
     for start in case.of(NcclInit):
         if start.host and not start.data.parent:
             machines.setdefault(start.data.rank, set()).add(machine_of(start))
-    return {rank: next(iter(on)) for rank, on in machines.items() if len(on) == 1}
+    lone: dict[int | None, str] = {}
+    for rank, names in machines.items():
+        if len(names) == 1:
+            lone[rank] = min(names)
+    return lone
 
 
 def _env_facts(case: Case) -> list[Fact]:
-    return [fact for fact in case.facts_of("env.") if fact.name[4:] in SWITCHES]
+    switches = []
+    for fact in case.facts_of("env."):
+        if fact.name[4:] in SWITCHES:
+            switches.append(fact)
+    return switches
 
 
 def _name_and_value(piece: Event | Fact) -> tuple[str, str]:

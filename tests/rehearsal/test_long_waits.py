@@ -10,7 +10,7 @@ from ncclkit.agent.rehearsal.long_waits import WaitTimes
 from ncclkit.agent.rehearsal.ranks import write_verdict
 from ncclkit.core.case import Case
 from ncclkit.rehearsal import rehearse
-from ncclkit.rehearsal.rehearse import RehearsalOptions
+from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
 
 CALL = Call(1, "0", (0, 1), "train.py:9", "barrier")
 
