@@ -111,11 +111,14 @@ def _passed_exchange(case: Case) -> Finding | None:
         if sequence_of(event) is not None:
             waits.append(event)
     first = min((e.data.seq for e in waits), default=0)
-    sides = []
+    here = []
+    on = []
     # an exchange may be completed on ranks that were sent all they expected
-    for later in (False, True):
-        sides.append([e for e in waits if (e.data.seq > first) == later])
-    here, on = sides
+    for event in waits:
+        if event.data.seq > first:
+            on.append(event)
+        else:
+            here.append(event)
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
@@ -185,15 +188,15 @@ def _single_calls(case: Case) -> list[Event]:
     The ranks of the job must wait.
     """
     waits = rank_states(case).waiting
-    ends = []
-    if waits:
-        ends = case.of("python.exception", "stack")
+    if not waits:
+        return []
     single_calls = []
-    for event in ends:
-        if event.data.frames and event.rank is not None:
+    for event in case.of("python.exception", "stack"):
+        if not event.data.frames or event.rank is None:
+            continue
+        if _is_single_call(_innermost_frame(event)):
             single_calls.append(event)
-    ends = single_calls
-    return [e for e in ends if _is_single_call(_innermost_frame(e))]
+    return single_calls
 
 
 def _is_single_call(frame: Mapping[str, Any]) -> bool:

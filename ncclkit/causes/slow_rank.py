@@ -1150,8 +1150,11 @@ def _symptom_alone(case: Case, states: RankStates) -> Suspicion | None:
                 address = ADDRESS.search(str(event.data.keys))
                 if address:
                     asked.append(int(address["rank"]))
-        # whoever timed out in a call of its own was there, in another call
-        ranks = {rank for rank in asked if rank is not None} - states.waiting.keys()
+        ranks = set()
+        for rank in asked:
+            # whoever timed out in a call of its own was there, in another call
+            if rank is not None and rank not in states.waiting:
+                ranks.add(rank)
         return "possible", tuple(sorted(ranks)), absent
     # ranks in different calls, or in pairs, are other causes
     lone = _calls_differ(states) or only_point_to_point(states.waiting.values())
