@@ -266,14 +266,24 @@ OF_INTERFACES = {
 
 A healthy interface drops a packet now and then, of a protocol that nobody asked for.
 """
+DROPS = ("rx_missed_errors", "rx_dropped", "tx_dropped")
+"""Counters of packets of anybody: on a busy network they grow beside a healthy job, too."""
 
 
 def _counted_by_interface(case: Case) -> Finding | None:
     """Errors or drops of the ranks' interfaces grew while a job that stands was looked at."""
+    repeated = []
+    for connection in case.of(NetTcp):
+        if connection.data.grown:
+            repeated.append(connection)
+    repeated.sort(key=_packets_repeated, reverse=True)
     lines = []
     for event in case.of(NetCounter):
         enough, _ = OF_INTERFACES.get(event.data.name, (0, ""))
-        if event.data.port is None and enough and event.data.grown >= enough:
+        if event.data.port is not None or not enough or event.data.grown < enough:
+            continue
+        # that the job's own packets were lost shows only where its sockets sent them again
+        if repeated or event.data.name not in DROPS:
             lines.append(event)
     if not lines or case.of(JobDone):
         return None
@@ -284,11 +294,6 @@ def _counted_by_interface(case: Case) -> Finding | None:
         f"On {data.device}{on(first.host)} {OF_INTERFACES[data.name][1]} while the job stands"
         f" still ({data.name} rose by {data.grown} in {data.seconds:g} s)"
     )
-    repeated = []
-    for connection in case.of(NetTcp):
-        if connection.data.grown:
-            repeated.append(connection)
-    repeated.sort(key=_packets_repeated, reverse=True)
     for worst in repeated[:1]:
         say += f"; a connection to {worst.data.peer} repeated {worst.data.grown} packets"
     finding = _finding(

@@ -136,7 +136,7 @@ def test_counters_of_an_interface_are_told_with_the_peer(tmp_path: Path, name: s
     assert finding.culprits["interfaces"] == ("eth0",)
 
 
-@pytest.mark.parametrize(("name", "grown"), [("rx_dropped", 3), ("rx_crc_errors", 1), ("rx_packets", 90_000)])
+@pytest.mark.parametrize(("name", "grown"), [("rx_dropped", 3), ("rx_crc_errors", 1), ("rx_packets", 90_000), ("rx_dropped", 4000)])
 def test_counters_that_grow_little_accuse_no_interface(tmp_path: Path, name: str, grown: int) -> None:
     waiting = {0: [WAITS] * 2, 1: [WAITS] * 2}
     findings = judged_files(look(tmp_path, waiting, **of_interface(name, grown))).findings
