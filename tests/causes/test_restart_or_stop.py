@@ -15,6 +15,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.causes.restart_or_stop import MOST_ATTEMPTS, NOTHING_TO_DECIDE, RULES, decide
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
+from tests.packaging.project import ROOT
 from tests.cases import judged_text, read_text
 from tests.causes.specimens import FOLDERS, expected, judged, name
 from tests.recordings import RECORDINGS, recorded, title
@@ -37,6 +38,9 @@ TRUTH = {
     "wait_and_see": ("healthy", "lost_packets", "slow_link"),
 }
 """What whoever broke the job knows to be right, by the fault of the lab."""
+DECIDED = ("restart", "fix_program", "fix_setup", "wait_and_see")
+"""The actions in the order of the page's columns."""
+PAGE = ROOT / "docs" / "restart.md"
 LOG = "[rank0]: step 40/100\n{step}slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-21T01:02:03{why} ***\n"
 
 
@@ -66,6 +70,29 @@ def test_the_matrix_of_the_lab() -> None:
     assert not matrix.get(("wait_and_see", "restart"))
     lost = [runs for (right, decided), runs in matrix.items() if right == "restart" and decided != "restart"]
     assert not lost, lost
+
+
+def decided_for_specimens() -> dict[tuple[str, str], int]:
+    """Right action and the decided one → specimens of a firm cause whose causes agree on it."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for folder in FOLDERS:
+        right = {RULES[cause].action for cause in expected(folder)["found"]}
+        if folder.name.startswith("found-") and len(right) == 1:
+            counts[right.pop(), judged(folder)[0].decision.action] += 1
+    return counts
+
+
+def test_the_page_shows_the_matrix() -> None:
+    recordings = {pair: len(runs) for pair, runs in lab_matrix().items()}
+    rows = []
+    for source, counts in (("recordings", recordings), ("specimens", decided_for_specimens())):
+        for right in DECIDED:
+            if not any(pair[0] == right for pair in counts):
+                continue
+            numbers = [str(counts.get((right, decided), 0)) for decided in DECIDED]
+            rows.append(f"| {source}: {right.replace('_', ' ')} | {' | '.join(numbers)} |")
+    table = "\n".join(rows)
+    assert table in PAGE.read_text(encoding="utf-8"), table
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
