@@ -191,6 +191,7 @@ def judged(tmp_path, *lines):
 NOTHING = [
     ("own_check", "NET/Socket : unable to allocate requests", "transport/net_socket.cc"),
     ("own_check", "ncclSocketConnect: pass NULL socket", "misc/socket.cc"),
+    ("own_check", "RAS diagnostics ECC check received malformed data size 12", "ras/diagnostics_gpu.cc"),
     ("own_check", "CollNet head rank 3 is on node 1, expected node 0", "transport/coll_net.cc"),
     ("relayed", "bootstrapSend: an earlier asynchronous send to peer 3 failed", "bootstrap.cc"),
     ("teardown", "commReclaim: comm 0x7f10 (rank = 3) in abort, error 6", "init.cc"),

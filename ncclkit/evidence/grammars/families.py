@@ -47,7 +47,9 @@ NAMED: tuple[tuple[str, str], ...] = (
         "own_check",
         r"wc->opcode ==|unable to allocate (?:requests|subtasks|socket RMA)|CollNet (?:head|sizes)"
         r"|Invalid (?:CollNet|UDS)|Unknown device code"
-        r"|GetFd: pass NULL|arena (?:failed|divergence)|retired range|exceeds slice|NVLS MC group",
+        r"|GetFd: pass NULL|arena (?:failed|divergence)|retired range|exceeds slice|NVLS MC group"
+        # its diagnostics stumbled over themselves: what they find of the job are `NCCL DIAG` lines
+        r"|\bRAS diagnostics\b",
     ),
     ("fallback", r"disabling CollNet"),
     ("registration", r"(?:failed to|deregister) (?:IPC|NET|NVLS|COLLNET) |[Dd]eregister: "),
