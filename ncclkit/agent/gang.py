@@ -474,6 +474,7 @@ def _lead(asked: argparse.Namespace, until: float) -> int:
             gang.results,
             together,
             untried,
+            asked.backend,
         )
         answer["seconds"] = round(
             time.monotonic() - begun,

@@ -136,6 +136,7 @@ def verdict(
     results: Mapping[Pair, PairResult],
     together: PairResult | None,
     untried: int,
+    backend: str = "gloo",
 ) -> dict[str, Any]:
     """The object of a gang: its status, the bad nodes by name, and the sentence."""
     named = []
@@ -158,6 +159,11 @@ def verdict(
     if together is None and not doubts and not bad:
         doubts.append("the nodes were not tried together, as the time was over")
     status, head = _status_in_words(len(names), len(bad), bool(doubts))
+    if status == 0:
+        head += TRIED[backend]
+    elif together is not None and together.works and not doubts:
+        others = len(names) - len(bad)
+        says.append("the other %d work in pairs and together%s" % (others, TRIED[backend]))
     good = []
     for node in sorted(names):
         if node not in bad:
@@ -180,6 +186,11 @@ def verdict(
     }
 
 
+TRIED = {
+    "gloo": " (a checked all_reduce over gloo; no GPU was tried)",
+    "nccl": " (a checked all_reduce over NCCL, on the first GPU of each node)",
+}
+"""Backend → what nodes have done that work, in brackets."""
 READY = {0: True, 1: False, 2: None}
 """Status → whether the nodes that there are work."""
 
@@ -189,9 +200,9 @@ def _status_in_words(nodes: int, bad: int, is_doubtful: bool) -> tuple[int, str]
     if is_doubtful:
         return 2, "it could not be told whether these %d nodes work" % nodes
     if bad == 1:
-        return 1, "1 of %d nodes does not work" % nodes
+        return 1, "1 of %d nodes fails" % nodes
     if bad:
-        return 1, "%d of %d nodes do not work" % (bad, nodes)
+        return 1, "%d of %d nodes fail" % (bad, nodes)
     return 0, "all %d nodes work in pairs and together" % nodes
 
 

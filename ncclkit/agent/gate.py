@@ -413,7 +413,7 @@ def _printed_object(
         more = " and %d more" % (len(names) - NAMED)
     against = "without a baseline to compare with"
     if asked.learn:
-        against = "are its baseline now"
+        against = "are its baseline now, and were compared with nothing"
     elif asked.baseline:
         against = "as in the baseline"
     how = {

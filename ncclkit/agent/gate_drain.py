@@ -17,6 +17,9 @@ AWAY = re.compile(
 )
 """A node that takes no jobs already; its reason is somebody's, and stays."""
 
+FORBIDDEN = re.compile(r"Invalid user id|Access/permission denied")
+"""What Slurm says to a user who may not."""
+
 
 def drain_node(node: str, say: str) -> tuple[bool, str]:
     """Drain a node with this sentence as its reason.
@@ -33,6 +36,11 @@ def drain_node(node: str, say: str) -> tuple[bool, str]:
     reason = "ncclkit gate: %s" % say
     words = ["scontrol", "update", "nodename=%s" % name, "state=drain"]
     code, said = _ask_slurm([*words, "reason=%s" % _plain_reason(reason)])
+    if code != 0 and FORBIDDEN.search(said):
+        return False, (
+            "it was not drained: this user may not (scontrol: %s); run the gate as root or as an"
+            " operator of Slurm" % said[:160]
+        )
     if code != 0:
         return False, "it was not drained: scontrol said %s" % (said[:160] or "nothing")
     return True, "it was drained"

@@ -288,8 +288,12 @@ def _reported_oom(case: Case) -> Finding | None:
         rank = f", {name_ranks(ranks)},"
     say = (
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host"
-        f" memory{limit}; ranks that were not killed lost their peer."
+        f" memory{limit}"
     )
+    # Slurm may have killed the whole step, and with it whoever could have lost a peer
+    if rank_states(case).waiting or case.of("gloo.closed", "store.lost"):
+        say += "; ranks that were not killed lost their peer"
+    say += "."
     strength: Strength = "proven"
     # on a shared machine the OOM killer may have ended somebody else's process
     if _of_another_job(case, first, ranks, killed):

@@ -590,8 +590,8 @@ def _nobody(pids: Sequence[int], job: str | None) -> str:
         none = f"Slurm job {job} has no rank of this user on this host"
         if slurm_beside.can_ask_about_jobs():
             return (
-                f"{none}, and Slurm knows no job {job} that runs: it ended long ago, or the number"
-                " is another; `squeue --me` lists yours."
+                f"{none}, and Slurm knows no job {job} that runs: it ended some minutes ago or"
+                " earlier, or the number is another; `squeue --me` lists yours."
             )
         return f"{none}, and no Slurm is here that knows its nodes; look on one of them{more}."
     if scheduler.is_login_node():

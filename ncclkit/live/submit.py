@@ -381,7 +381,7 @@ class JobState:
             return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
         if self.stuck:
             return (
-                f"{head} will not start ({self.reason}):"
+                f"{head} will not start as it is ({self.reason}):"
                 f" {self.stuck}{self.why and f'; {self.why}'}."
             )
         if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):

@@ -326,10 +326,12 @@ def test_what_lies_on_the_file_system_of_the_case_is_seen_by_all_nodes(
 
 
 def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(
-    fake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands behind ``--`` is the user's: it gets no case folder of ours, and keeps a ``--case`` of its own."""
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     case = str(tmp_path / "case")
     script = ["python", "train.py", "--case", "A"]
     assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "12", "--", *script]) == 0
@@ -376,7 +378,7 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=NODE_FAIL", "lost a node, which failed"),
         ("JobState=CANCELLED", "was cancelled"),
         ("JobState=OUT_OF_MEMORY", "for want of memory"),
-        ("JobState=PENDING Reason=InvalidAccount", r"will not start \(InvalidAccount\): .* name another with -A"),
+        ("JobState=PENDING Reason=InvalidAccount", r"will not start as it is \(InvalidAccount\): .* name another with -A"),
         ("JobState=PENDING Reason=Job's_QOS_not_permitted_to_use_this_partition_(a_allows_b_not_c)", "name another with -q or -p"),
         ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* ask for fewer with -N"),
         ("JobState=FAILED ExitCode=66:0", "does not see the case folder"),
