@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import wire
+from ncclkit.core import text
 from ncclkit.core.bandwidth import Expectation, first_judgement
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
 from ncclkit.core.storage import content
@@ -337,9 +338,11 @@ class Run:
             kind = "busbw"
         if len(best) == 1:
             ((op, m),) = best.items()
-            return f"{op} on {what}: {_bandwidth_of_size(m):.2f} GB/s {kind}"
-        each = ", ".join(f"{op} {_bandwidth_of_size(m):.2f}" for op, m in best.items())
-        return f"{len(best)} collectives on {what}: {each} GB/s {kind}"
+            return f"{op} on {what}: {text.rate(_bandwidth_of_size(m))} {kind}"
+        each = []
+        for op, m in best.items():
+            each.append(f"{op} {text.rate(_bandwidth_of_size(m))}")
+        return f"{len(best)} collectives on {what}: {', '.join(each)} {kind}"
 
 
 def _bandwidth_of_size(m: Measurement) -> float:
