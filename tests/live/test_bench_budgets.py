@@ -23,10 +23,12 @@ def test_what_died_is_written_at_once_and_what_was_cut_is_not_counted(
     out = tmp_path / "out.json"
     bench = dead.DeadBench(options_of(out), tmp_path)
 
-    def let_die(name: str, place: Path, *_: object) -> bool:
+    statuses: dict[str, int | None] = {"stopped": 1, "sleeping": None, "soft_lock": 0}
+
+    def let_die(name: str, place: Path, *_: object) -> int | None:
         place.mkdir()
         (place / dead.LOG).write_text("")
-        return name != "sleeping"
+        return statuses[name]
 
     monkeypatch.setattr(dead, "let_die", let_die)
     monkeypatch.setattr(dead, "judgement", lambda *_: dict.fromkeys(("cause", "rank", "wrong_proven"), 0))
@@ -34,10 +36,12 @@ def test_what_died_is_written_at_once_and_what_was_cut_is_not_counted(
     written = json.loads(out.read_text())
     assert (written["jobs"], written["backend"]) == (1, "gloo")
     bench.run("sleeping")
+    bench.run("soft_lock")
     bench.until = 0.0
     bench.run("gone")
     written = json.loads(out.read_text()) | {"not_begun": bench.not_begun}
     assert (written["jobs"], written["cut"], written["not_begun"]) == (1, ["sleeping"], ["gone"])
+    assert written["not_hung"] == ["soft_lock"]  # it ended well
     again = dead.DeadBench(options_of(out, judge=tmp_path), tmp_path)
     assert again.head["date"] == written["date"] and again.cut == ["sleeping"]
 
