@@ -164,7 +164,7 @@ def kinds_to_ask_for(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def kind_words(kind: Mapping[str, Any]) -> str:
-    """A kind that a job can ask for: its GPUs, and the feature that tells it from its like."""
+    """A kind in words: its GPUs, and the feature that sets it apart."""
     if kind["constraint"]:
         return f"{gpu_words(kind)} with {kind['constraint']}"
     return gpu_words(kind)
