@@ -91,6 +91,9 @@ HARMLESS_WARNING = re.compile(
     r"|Topology detection|OFI Unable to find a protocol that worked"
     r"|Failed to initialize (?:NET/OFI|NET plugin)"
     r"|Cannot initialize CollNet|SHARP coll init error|Cannot create SHArP job"
+    # for one-sided transfers, which most programs never make
+    r"|requires GDRCopy|GDRCopy >= |mlx5dv symbols|Unable to use GIN|No GIN-capable devices"
+    r"|GIN (?:is disabled|not supported|backend type \S{1,40} not supported on all ranks)"
 )
 """What NCCL warns of while it looks for what not every machine has, after which it goes on."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
 import os
 import platform
@@ -304,8 +305,17 @@ def machine(backend: str) -> dict[str, Any]:
     if backend == "nccl":
         import torch
 
-        found |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+        found |= {"cuda": torch.version.cuda, "nccl": loaded_nccl()}
     return found | {tool: shutil.which(tool) or "not installed" for tool in ("gdb", "cuda-gdb")}
+
+
+def loaded_nccl() -> str:
+    """The release of the library that ranks load here; torch's own function names the one it was built with."""
+    import torch  # noqa: F401  (its own library, where `LD_PRELOAD` names no other)
+
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
 
 def installed(package: str) -> str:

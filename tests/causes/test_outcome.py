@@ -16,7 +16,8 @@ WELL = Path(__file__).parents[1] / "healthy"
 SHARED = Path(__file__).parents[2].parent / "shared" / "healthy"
 LOGS = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(WELL.glob("*.json"))]
 RUNS = Path(__file__).parents[1] / "healthy_runs"
-"""Recorded by tests/record/healthy_runs.py: on two H200, and servers over gloo here; most logs end before the job says that it ends."""
+"""Recorded by tests/record/healthy_runs.py: on two H200, with NCCL 2.32 over sockets on one, and
+servers over gloo here; most logs end before the job says that it ends."""
 RECORDED = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RUNS.glob("*.json"))]
 NOT_BROKEN = [log for log in LOGS if log["state"] != "broken"]
 

@@ -164,7 +164,7 @@ def start(
             job = {
                 rank: subprocess.Popen(
                     [sys.executable, program, name],
-                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu and name != "gone")},
+                    env={**clean, **common, "RANK": str(rank), **place(rank, ranks, share_gpu and name != "gone")},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -182,7 +182,8 @@ def start(
                 process.wait()
 
 
-def _place(rank: int, ranks: int, share_gpu: bool) -> dict[str, str]:
+def place(rank: int, ranks: int, share_gpu: bool) -> dict[str, str]:
+    """The variables that say which GPU a rank takes, and on which host it is."""
     if share_gpu:
         return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": str(rank), "NCCL_HOSTID": f"node-{rank}"}
     return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}

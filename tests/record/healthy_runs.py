@@ -1,10 +1,12 @@
 """Record what healthy jobs log, over gloo or on GPUs, with what NCCL says of them.
 
-    python tests/record/healthy_runs.py FOLDER [--backend nccl] [--only NAME …] [--side-by-side N]
+    python tests/record/healthy_runs.py FOLDER [--backend nccl [--share-gpu]] [--only NAME …] [--side-by-side N]
 
 Each program of `tests/live/healthy.py` runs some rounds with each setting of ``NCCL_DEBUG``, and goes on to its own
 end.  FOLDER gets one JSON file for each: the log, its ``state`` (``ended well``: every rank returned 0), the hardware,
 the versions and the date.  A job that did not succeed is written to standard error and not recorded.
+With ``--share-gpu`` both ranks use the first GPU, each as a host of its own, so that NCCL goes over sockets.  Another
+release of NCCL than torch's is recorded where ``LD_PRELOAD`` names its library.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.agent import redact  # noqa: E402
 from ncclkit.agent.run.processes import die_with_parent  # noqa: E402
 from tests.live import healthy  # noqa: E402
-from tests.live.hangs import package  # noqa: E402
+from tests.bench.attach import loaded_nccl  # noqa: E402
+from tests.live.hangs import package, place  # noqa: E402
 
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0"}
 """Protects the hardware; never unset."""
@@ -57,11 +60,13 @@ NEVER_END = {"idle_server"}
 """Programs that wait for what never comes: no end of theirs can be recorded."""
 
 
-def logged(name: str, backend: str, variables: dict[str, str]) -> tuple[str, list[int]]:
+def logged(
+    name: str, backend: str, variables: dict[str, str], share_gpu: bool = False
+) -> tuple[str, list[int]]:
     """What the two ranks of a healthy job write, and what each returns."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     common |= {"HANGS_BACKEND": backend, "HEALTHY_ROUNDS": str(ROUNDS.get(name, 40)), "OMP_NUM_THREADS": "1"}
     common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {}
     common |= NO_MULTICAST | variables
@@ -72,7 +77,7 @@ def logged(name: str, backend: str, variables: dict[str, str]) -> tuple[str, lis
             ranks = [
                 subprocess.Popen(
                     [sys.executable, healthy.__file__, name],
-                    env=kept | common | {"HANGS": str(folder), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    env=kept | common | {"HANGS": str(folder), "RANK": str(rank)} | place(rank, 2, share_gpu),
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     preexec_fn=die_with_parent,
@@ -101,7 +106,7 @@ def recordings(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, obj
 
     def ran(pair: tuple[str, str]) -> tuple[str, list[int]]:
         name, setting = pair
-        return logged(name, options.backend, SETTINGS[setting])
+        return logged(name, options.backend, SETTINGS[setting], options.share_gpu)
 
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for (name, setting), (log, codes) in zip(pairs, pool.map(ran, pairs), strict=True):
@@ -134,7 +139,7 @@ def _machine(backend: str) -> dict[str, object]:
         import torch
 
         about["gpus"] = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
-        about["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        about["nccl"] = loaded_nccl()
     return about
 
 
@@ -143,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record what healthy jobs log.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--share-gpu", action="store_true", help="over nccl: both ranks on one GPU, each as a host")
     parser.add_argument("--only", nargs="*", help="these programs")
     parser.add_argument("--side-by-side", type=int, default=1, help="jobs at once")
     parser.add_argument("--largest", type=int, default=12_000, help="characters of a log that are kept")
