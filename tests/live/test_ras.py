@@ -126,6 +126,19 @@ def test_nccl_2_31_is_asked_for_its_diagnostics(tmp_path: Path) -> None:
     assert [one.ranks for one in found if one.state == "finding"] == [[3]]
 
 
+def test_diagnostics_wait_until_the_ranks_are_not_watched_any_more(tmp_path: Path) -> None:
+    """NCCL 2.32 reads files in each rank for its answer, which would look like a rank at work."""
+    with serve(speak(NEWER, diagnostics=DIAG)) as server:
+        polls = ras.Polls(str(tmp_path), server.address, 3.0, os.getpid(), OWN)
+        until = time.monotonic() + 30.0
+        while not (tmp_path / "ras_2.json").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert "DIAGNOSTICS\n" not in server.asked
+        assert polls.wait() == ""
+        assert "DIAGNOSTICS\n" in server.asked
+
+
 def test_an_earlier_nccl_is_not(tmp_path: Path) -> None:
     with serve(speak(JSON)) as server:
         assert ras.Polls(str(tmp_path), server.address, 3.0, os.getpid(), OWN).wait() == ""

@@ -8,9 +8,11 @@ form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign
 all anyway.
 
 NCCL 2.31 diagnoses a running job when it is asked: memory errors, links, drivers and settings, by
-counters that it reads.  That is asked for once, after the reports.  2.32.3 was watched on two H200:
-it answered within 40 ms and measured nothing, as its test of bandwidth runs at the start of a
-communicator.  Of later releases it is not known that they only read, so a person may ask these.
+counters that it reads.  That is asked for once, when the ranks are not watched any more: each of
+them reads 90 KB of files for its answer, which would look like work of its own.  2.32.3 was watched
+on two H200: it answered within 40 ms and measured nothing, as its test of bandwidth runs at the
+start of a communicator.  Of later releases it is not known that they only read, so a person may ask
+these.
 
 All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only
 where its processes are those of the job that was asked about; otherwise the connection is made
@@ -34,6 +36,10 @@ GRACE = 1.0
 """Seconds beyond its deadline in which the thread may say why it has no report."""
 AGAIN = 0.2
 """Seconds after a report of another job until the connection is made again."""
+DIAGNOSIS = 2.0
+"""Seconds in which the diagnostics have to answer."""
+LONGEST_WATCH = 600.0
+"""Seconds after which the diagnostics are given up, should nobody say that the watch is over."""
 DIAGNOSES = (2, 31)
 """The first release whose RAS diagnoses a job."""
 LAST_SEEN = (2, 32)
@@ -67,6 +73,7 @@ class Polls:
         self.pause = deadline / 4
         self.job = job
         self.foreign = 0
+        self.watch_is_over = threading.Event()
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
         self.thread = threading.Thread(
@@ -75,8 +82,12 @@ class Polls:
         self.thread.start()
 
     def wait(self):
-        """Why there are not two whole reports, in one sentence; "" when there are."""
-        self.thread.join(max(0.0, self.until - time.monotonic()) + GRACE)
+        """Why there are not two whole reports, in one sentence; "" when there are.
+
+        The ranks are not watched any more: NCCL may be asked for what makes them work.
+        """
+        self.watch_is_over.set()
+        self.thread.join(max(0.0, self.until - time.monotonic()) + DIAGNOSIS + GRACE)
         return self.problem
 
     def _run(self, folder, address, pid):
@@ -128,7 +139,7 @@ class Polls:
     ):
         """Write what NCCL's diagnostics answer; returns why they did not, or ""."""
         version = release_of(report)
-        if version < DIAGNOSES:
+        if version < DIAGNOSES or not self.watch_is_over.wait(LONGEST_WATCH):
             return ""
         if version[:2] > LAST_SEEN:
             return (
@@ -136,7 +147,7 @@ class Polls:
                 " diagnostics: `ncclras -D` on that host does" % version[:2]
             )
         try:
-            text, why = ask_diagnostics(address, self.until)
+            text, why = ask_diagnostics(address, time.monotonic() + DIAGNOSIS)
         except (OSError, Unanswered) as error:
             return "it gave no diagnostics (%s)" % error
         speakers = set(map(int, SPEAKER.findall(text)))
