@@ -32,6 +32,7 @@ from ncclkit.core.kinds import (
     FlightLate,
     FlightMismatch,
     FlightMissing,
+    RasCommunicator,
 )
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
@@ -82,7 +83,20 @@ def motion(events: Iterable[Event]) -> Motion | None:
     if not seen:
         return None
     # the firmest first: counts that rose, calls with a time, stacks
-    return _launched(known) or _called(known, seen) or _moved(seen) or _is_idle(known)
+    called = _launched(known) or _called(known, seen)
+    if called is not None:
+        return called
+    if _has_failed(known):
+        return None
+    return _moved(seen) or _is_idle(known)
+
+
+def _has_failed(events: Iterable[Event]) -> bool:
+    """Whether NCCL says of a rank that its communicator failed: what moves then is its end."""
+    for event in events:
+        if isinstance(event.data, RasCommunicator) and event.data.errors:
+            return True
+    return False
 
 
 def _is_idle(events: Sequence[Event]) -> Motion | None:

@@ -68,6 +68,15 @@ def test_launches_that_ras_counts_acquit_everybody() -> None:
     )
 
 
+@pytest.mark.parametrize(("errors", "goes_on"), [({}, True), ({"0": "invalid usage"}, False)])
+def test_what_moves_while_a_communicator_has_failed_is_its_end(errors: dict[str, str], goes_on: bool) -> None:
+    """A rank that reads its libraries to print a stack moves, and its job does not go on."""
+    looks = [*rank(0, own(9), MAIN, ran=1.0), *rank(1, own(9), MAIN, ran=1.0)]
+    reports = ras({}, [0, 1])
+    reports[0] = replace(reports[0], data=structs.replace(reports[0].data, errors=errors))
+    assert (motion([*looks, *reports]) is not None) is goes_on
+
+
 def two_looks(number: int, at: float) -> dict[str, Any]:
     """Of a rank that was met in one call at two moments."""
     stack = (
