@@ -12,6 +12,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.kinds import (
     SAYS_NOTHING,
+    AttachRank,
     DdpParams,
     NcclAttn,
     NcclChannel,
@@ -102,6 +103,31 @@ def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
         if not hosts or not fact.host or fact.host.partition(".")[0] in hosts:
             job_facts.append(fact)
     return job_facts
+
+
+def process_ids(case: Case) -> set[int]:
+    """Processes of the job's own ranks, where it was looked at while it ran."""
+    return {event.pid for event in case.of(AttachRank) if event.pid is not None}
+
+
+def without_load_of(processes: set[int], facts: Iterable[Fact]) -> list[Fact]:
+    """Facts without those of GPUs that no other process but these uses.
+
+    A job is looked at while its own ranks keep their GPUs busy: no neighbour does.
+    """
+    known = list(facts)
+    own = set()
+    for fact in known:
+        held = HOLDERS.fullmatch(fact.name)
+        if held and isinstance(fact.value, list):
+            users = {row.get("pid") for row in fact.value if isinstance(row, dict)}
+            if users and users <= processes:
+                own |= {(fact.host, f"{held['gpu']}.busy"), (fact.host, fact.name)}
+    return [fact for fact in known if (fact.host, fact.name) not in own]
+
+
+HOLDERS = re.compile(r"(?P<gpu>gpu\.\d{1,4})\.memory\.holders")
+"""The fact of who uses a GPU."""
 
 
 @once

@@ -23,7 +23,7 @@ from ncclkit.analysis.outcome import (
     shows_training,
     success_lines,
 )
-from ncclkit.analysis.picks import failed
+from ncclkit.analysis.picks import failed, process_ids, without_load_of
 from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import is_later
 from ncclkit.analysis.trouble import is_of_job, trouble
@@ -82,7 +82,8 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     risks_seen: tuple[Finding, ...] = ()
     if not ended:
         warned = {risk.cause for risk in brakes_found}
-        others = [risk for risk in _risks(scope, findings) if risk.cause not in warned]
+        facts = without_load_of(process_ids(case), scope.facts)
+        others = [risk for risk in _risks(scope, facts, findings) if risk.cause not in warned]
         risks_seen = (*brakes_found, *others)
     speed = measured_speed(scope)
     # a cause is named once: what is a risk of these hosts has not passed as well
@@ -189,14 +190,14 @@ def _is_mere_list(finding: Finding, case: Case) -> bool:
     return finding.strength == "possible" and of_calls and went_well(case)
 
 
-def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+def _risks(case: Case, facts: Sequence[Fact], findings: Sequence[Finding]) -> list[Finding]:
     """What the facts alone warn of, where a job ran and nothing was found.
 
     They are settings and neighbours that may slow it.
     """
     warned = []
     if case.events and not findings:
-        warned = risks(case.facts)
+        warned = risks(facts)
     known = {finding.cause for finding in (*findings, *warned)}
     if failed(case):
         seen = []

@@ -168,6 +168,18 @@ class TestOneListOfRisks:
         said = "Hostname vm resolves to 127.0.0.1"
         assert said in before.static() and said in after.static()
 
+    @pytest.mark.parametrize(("holder", "warned"), [(4711, []), (7, ["gpu_shared"])])
+    def test_ranks_that_are_looked_at_share_their_gpu_with_nobody(self, holder: int, warned: list[str]) -> None:
+        """Facts that were read while the job ran show its own ranks on its GPUs."""
+        case = self.after_a_run()
+        case.events = [*case.events, Event("attach.rank", "rank 0", "attached.json", rank=0, pid=4711)]
+        holders = [{"pid": holder, "name": "python", "memory": "4000 MiB"}]
+        case.facts = [
+            Fact("gpu.0.busy", 100, "%", "nvidia-smi", "vm"),
+            Fact("gpu.0.memory.holders", holders, "", "nvidia-smi", "vm"),
+        ]
+        assert [risk.cause for risk in diagnose(case).risks] == warned
+
     @pytest.mark.parametrize(("value", "brake"), [("Simple", True), ("", False)])
     def test_settings_in_a_log_are_named_as_a_possible_brake(self, tmp_path: Path, value: str, brake: bool) -> None:
         source = ROOT / "slow_rank" / "clear-healthy"
