@@ -1,4 +1,8 @@
-"""Some of the ways to hang, one step further; ``tests/bench/attach.py`` looks at all of them."""
+"""Every way to hang over gloo is looked at alive, and judged with its dumps and without them.
+
+Without them the same look is what attach sees without ``--dump``.  ``tests/bench/attach.py`` looks
+at these jobs side by side, and at those over NCCL.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,13 @@ import pytest
 
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.live.attach import attach
+from ncclkit.live.attach import AttachOptions, attach
 from tests.live import hangs, healthy
+from tests.live.test_attach_nccl import is_right, judged
 
-FURTHER = {
+ENOUGH_WAYS = 40
+ENOUGH_HEALTHY = 12
+SAYS = {
     "full_pipe": "Rank 1 waits for a pipe (its output is not read by process ",
     "thread_left": "Rank 1 has ended the program (thread uploader in `link.recv(1)` at more_hangs.py:",
     "forked_lock": ": `GUARD`, held since it was forked; its program takes it at more_hangs.py:",
@@ -24,19 +31,28 @@ FURTHER = {
     "producer_died": " of ValueError: no such shard)",
     "lock_of_peer": "dataset.lock, held by rank 0)",
 }
-"""Way → what the first sentence holds."""
+"""Way → what the first sentence holds without dumps: who or what does not come."""
+RANKS = 2
+EARLY_ENDS = ("gone",)
+"""Ways in which a rank has ended before anybody looks."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", FURTHER)
-def test_the_first_sentence_says_who_or_what_does_not_come(way: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("way", hangs.ways("gloo"))
+def test_the_first_sentence_names_cause_and_rank(way: str, tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    with hangs.start(way, 2) as job:
-        asyncio.run(attach(case, [str(job[0].pid)]))
-        assert all(process.poll() is None for process in job.values())
-    first = diagnose(case).findings[0]
-    assert first.cause in hangs.WAYS[way].causes and first.culprits["ranks"] == hangs.WAYS[way].at_fault(2)
-    assert FURTHER[way] in first.say
+    with hangs.start(way, RANKS) as job:
+        look = asyncio.run(attach(case, [str(job[0].pid)], None, AttachOptions(dump=True)))
+        goes_on = way in EARLY_ENDS or all(process.poll() is None for process in job.values())
+    assert goes_on, "looking ended a rank"
+    with_dumps = diagnose(case).findings
+    assert is_right(way, with_dumps), with_dumps
+    for dump in look.folder.glob("fr_*"):
+        dump.unlink()
+    plain = judged(look.folder)
+    assert is_right(way, plain), plain
+    assert SAYS.get(way, "") in plain[0].say
 
 
 def test_there_are_enough_ways_and_each_has_a_program() -> None:
@@ -44,4 +60,5 @@ def test_there_are_enough_ways_and_each_has_a_program() -> None:
     names = {"subprocess": "subprocess_", "gone": "rank_gone"}
     for way in hangs.WAYS:
         assert hasattr(hangs, names.get(way, way)) or hasattr(further, way), way
-    assert len(hangs.WAYS) >= 40 and len(healthy.PROGRAMS) >= 12
+    assert len(hangs.ways("gloo")) >= ENOUGH_WAYS
+    assert len(healthy.PROGRAMS) >= ENOUGH_HEALTHY
