@@ -18,6 +18,7 @@ from .facts.storage import mounts_of
 Rows = dict[str, Any]
 Problem = dict[str, Any]
 Judged = tuple[list[Problem], list[str]]
+"""(what is wrong, sentences on what is not known)."""
 
 SECONDS = 3.0
 """In which a small file is written on a file system that works."""
@@ -53,7 +54,7 @@ def problem_row(name: str, value: Any, say: str, expected: Any = None) -> Proble
 
 
 def check_mounts(machine: Machine, paths: Iterable[str]) -> Judged:
-    """Folders that must be mounted here, and can be written."""
+    """What is wrong with folders that must be mounted here and writable."""
     problems: list[Problem] = []
     unknown: list[str] = []
     wanted = list(paths)

@@ -150,7 +150,7 @@ def _finding(case: Case, strength: Strength, what: str, lines: list[Event]) -> F
 
 
 def _ranks_of_job(host: HostFacts) -> int:
-    """Ranks of the job on this host, by its variables and GPUs."""
+    """Ranks of the whole job, by the variables and GPUs of this host."""
     reported = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
     return int(max(2, *reported, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
 

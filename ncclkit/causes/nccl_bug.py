@@ -63,7 +63,7 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a symptom of the list occurs on a version of its range."""
+    """Found by a known defect of the version, or where NCCL itself or what is below it failed."""
     return first_finding(
         case, _known_defect, _crash_in_nccl, _stall_below_program, _failed_check
     ) or otherwise(

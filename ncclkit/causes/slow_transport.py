@@ -78,10 +78,10 @@ def _path_turned_off(case: Case) -> Finding | None:
     slow = _slow_channels(case)
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
-    linked: list[Event] = case.of(NcclInfo, family="p2p_disabled")
-    linked += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
-    if slow and (switched or linked):
-        return _finding(case, slow, switched, linked)
+    disabled: list[Event] = case.of(NcclInfo, family="p2p_disabled")
+    disabled += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
+    if slow and (switched or disabled):
+        return _finding(case, slow, switched, disabled)
     return None
 
 
@@ -290,8 +290,9 @@ def _turns_off(piece: Event | Fact) -> bool:
 
 
 def _finding(
-    case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]
+    case: Case, slow: list[Event], switched: list[Event | Fact], disabled: list[Event]
 ) -> Finding:
+    """Connections that take a slower path, and the settings or lines that say why."""
     via = "shared memory"
     if any(e.data.via == "NET" for e in slow):
         via = "the network"
@@ -304,7 +305,7 @@ def _finding(
         why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set"
     else:
         why = DISABLED
-    # a shell may differ from the job
+    # a variable that somebody pasted, or wrote into a script, may not be the job's
     read = []
     for piece in switched:
         if isinstance(piece, Fact) or piece.kind != "printed.env":
@@ -320,7 +321,7 @@ def _finding(
         ID,
         strength,
         say,
-        pick(switched[:2], linked[:2], slow[:3]),
+        pick(switched[:2], disabled[:2], slow[:3]),
         ranks=ranks_in(slow)[:8],
         hosts=name_hosts(slow),
         advice=(_advice(*named),),

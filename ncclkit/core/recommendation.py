@@ -258,6 +258,7 @@ def _unset_in_words(sweep: Sweep) -> str:
     for one in sweep.comparisons:
         for name in one.setting.env:
             if one.worse and name in sweep.harmful:
+                # its gain is negative: so much of the time is saved without it
                 worst[name] = max(worst.get(name, 0.0), 1 - 1 / (1 - one.gain))
     named = " ".join(sweep.harmful)
     variables = "it"
@@ -267,9 +268,9 @@ def _unset_in_words(sweep: Sweep) -> str:
         return f"Unset {named}: values came out wrong with {variables}."
     most = percent(max(worst.values()))
     said = f"Unset {named}: without {variables} calls take up to {most} less time."
-    kept = _protecting(sweep)
-    if kept:
-        return f"{said} Ask first who set {kept}: it protects, or switches hardware off."
+    protecting = _protecting(sweep)
+    if protecting:
+        return f"{said} Ask first who set {protecting}: it protects, or switches hardware off."
     return said
 
 

@@ -244,7 +244,7 @@ def _ranks_here(
 
 
 def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
-    """What the folder of a look holds, as events of the case."""
+    """Read what the folder of a look holds into the case, and save it."""
     try:
         reading = evidence.read([folder])
     except NcclkitError as error:
@@ -255,7 +255,7 @@ def read_look(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
     rows = [event for event in seen if not event.data.gone]
     if not rows:
         raise NcclkitError(_nothing_read(problems, bool(seen)))
-    # where anything moved, what shows one moment accuses nobody
+    # a wait that one moment shows is none that lasts, where anything moved
     still = motion(reading.events) is None
     events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from ncclkit.core.case import Case
 from ncclkit.lab.course.questions import STORIES, Story
-from ncclkit.lab.course.translation import chinese_texts, pairs_by_section
+from ncclkit.lab.course.translation import pairs_by_section, texts_in
 from ncclkit.views import ask
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.report.parameters import notebook
@@ -101,7 +101,7 @@ def test_each_question_stands_once(chinese: Path) -> None:
     prose = "\n".join(cell.source for cell in cells(chinese, "markdown"))
     for question in (story.guess, *story.quiz):
         phrases = [choice for choice in question.choices if choice.count(" ") > 1]
-        told = [question.ask, chinese_texts()[question.ask], *phrases]
+        told = [question.ask, texts_in("zh")[question.ask], *phrases]
         assert [text for text in told if text in prose] == []
     assert not re.search(r"^>", prose, re.M)
 
@@ -141,14 +141,14 @@ def test_each_text_of_the_course_has_its_pair_and_no_pair_is_left_over() -> None
     wanted["forms"] = texts_of_forms()
     wanted["ask"] = texts_of_ask()
     wanted["faults"] = {fault.says for fault in FAULTS.values()}
-    assert {section: set(pairs) for section, pairs in pairs_by_section().items()} == wanted
+    assert {section: set(pairs) for section, pairs in pairs_by_section("zh").items()} == wanted
     assert len(wanted["forms"]) > 30
 
 
 def test_a_text_of_two_sections_has_one_translation() -> None:
-    for section, pairs in pairs_by_section().items():
+    for section, pairs in pairs_by_section("zh").items():
         for english, translated in pairs.items():
-            assert chinese_texts()[english] == translated, section
+            assert texts_in("zh")[english] == translated, section
 
 
 CODE_WORDS = re.compile(
@@ -173,7 +173,7 @@ def code_words(text: str) -> set[str]:
 
 
 def test_each_pair_keeps_its_code_words_and_is_well_set() -> None:
-    for english, translated in chinese_texts().items():
+    for english, translated in texts_in("zh").items():
         assert code_words(english) == code_words(translated), translated
         same_in_both = english.casefold() == translated.casefold() or not re.search("[a-z]", CODE_WORDS.sub("", english))
         assert re.search(CJK, translated) or same_in_both, english

@@ -17,7 +17,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.samples import open_sample
 from ncclkit.lab.course import questions
 from ncclkit.lab.course.questions import STORIES, Answers
-from ncclkit.lab.course.translation import chinese_texts
+from ncclkit.lab.course.translation import texts_in
 from ncclkit.lab.views import questions as shown_questions
 from ncclkit.report import page
 from ncclkit.views._base import WIDGET
@@ -172,7 +172,7 @@ def test_both_notebooks_of_a_pair_keep_the_same_answers(case: nk.Case) -> None:
     english = nk.show.guess(case, "wenet")
     assert english.pick.value == RIGHT and Answers(case, "wenet").of().first == RIGHT
     assert [choice for _, choice in english.pick.options] == [choice for _, choice in chinese.pick.options]
-    assert RIGHT not in chinese.static() and chinese_texts()[RIGHT] in chinese.static()
+    assert RIGHT not in chinese.static() and texts_in("zh")[RIGHT] in chinese.static()
 
 
 def test_a_language_that_the_course_does_not_have_is_refused(case: nk.Case) -> None:

@@ -108,7 +108,8 @@ class Waits:
 
         Its keys are those of `core.live_waits.Wait`.
         """
-        words = processes.read_text("/proc/%d/syscall" % pid).split()
+        # the number of the system call in which it is, and six arguments
+        call = processes.read_text("/proc/%d/syscall" % pid).split()
         found = {}  # type: dict[str, object]
         tracer = traced_by(pid)
         if tracer:
@@ -118,8 +119,8 @@ class Waits:
         locks = self._locks_awaited(pid)
         if locks:
             found["locks"] = locks
-        if platform.machine() == "x86_64" and len(words) > 6:
-            found.update(self._wait_in_call(pid, whole_number(words[0]), words[1:7]))
+        if platform.machine() == "x86_64" and len(call) > 6:
+            found.update(self._wait_in_call(pid, whole_number(call[0]), call[1:7]))
         return found
 
     def process_named(self, pid):

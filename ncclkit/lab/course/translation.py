@@ -1,8 +1,8 @@
 """The words of the course in the language of the notebook.
 
-`chinese.json` beside this module pairs each English text of the questions, of their forms and of
-the lab's faults with its Chinese one.  Verdicts, causes and logs stay English, as they are what one
-searches for.
+`words/zh.json` beside this module pairs each English text of the questions, of their forms and of
+the lab's faults with its Chinese one, and so does the file of each other language.  Verdicts,
+causes and logs stay English, as they are what one searches for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import msgspec
 
 from ncclkit.core.model import NcclkitError
 
-LANGUAGES = ("en", "zh")
+SENTENCE_GAPS = {
+    "en": " ",
+    "zh": "",
+}
+"""Language → what stands between two sentences."""
+LANGUAGES = tuple(SENTENCE_GAPS)
+WRITTEN_IN = "en"
+"""The language in which the course is written; each other one has a file of words."""
 
 
 class Translator:
@@ -33,35 +40,30 @@ class Translator:
     def __call__(self, english: str, **fields: object) -> str:
         """The text in this language, with `fields` in the places that it names in braces."""
         text = english
-        if self.language == "zh":
-            text = chinese_texts()[english]
+        if self.language != WRITTEN_IN:
+            text = texts_in(self.language)[english]
         if fields:
             return text.format(**fields)
         return text
 
     def join_sentences(self, sentences: Iterable[str]) -> str:
-        """Translated sentences one after the other.
-
-        Chinese ones need no blank between them.
-        """
-        between = " "
-        if self.language == "zh":
-            between = ""
-        return between.join(sentences)
+        """Translated sentences one after the other."""
+        return SENTENCE_GAPS[self.language].join(sentences)
 
 
 @cache
-def pairs_by_section() -> Mapping[str, Mapping[str, str]]:
-    """Section of the course → English text → Chinese text."""
-    table = files("ncclkit.lab.course").joinpath("chinese.json").read_bytes()
+def pairs_by_section(language: str) -> Mapping[str, Mapping[str, str]]:
+    """Section of the course → English text → its text in this language."""
+    course = files("ncclkit.lab.course")
+    table = course.joinpath("words", f"{language}.json").read_bytes()
     return msgspec.json.decode(table, type=dict[str, dict[str, str]])
 
 
 @cache
-def chinese_texts() -> Mapping[str, str]:
-    """English text → Chinese text, of all sections."""
+def texts_in(language: str) -> Mapping[str, str]:
+    """English text → its text in this language, of all sections."""
     texts: dict[str, str] = {}
-    for pairs in pairs_by_section().values():
+    for pairs in pairs_by_section(language).values():
         texts.update(pairs)
     return texts
 
