@@ -110,6 +110,8 @@ def main(argv: list[str]) -> int:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
     if asked.drain is not None and answer["status"] == NOT_READY:
         _drain_as_asked(asked, answer)
+        # what an scontrol has lost is ours by now
+        left += processes.end(os.getpid(), *ENDING)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
     return _print_answer(out, answer, begun + asked.seconds + 1.0)
 
