@@ -99,6 +99,6 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
     rows = []
-    for outcome in job_outcomes(submit.submitted_jobs(case)):
+    for outcome in job_outcomes(submit.submitted_jobs(case), case):
         rows.append((code(" ".join(outcome.job.words[:1])), outcome.state.sentence))
     return fit(table(("Verb", "Batch jobs of this case"), rows))

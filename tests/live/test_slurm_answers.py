@@ -92,7 +92,7 @@ ENDED = {
     "23.11 time": ("TIMEOUT|0:0|00:10:00|n1", "reached Slurm's time limit"),
     "24.05 files": ("FAILED|0:53|00:00:00|n1", "could not open job.out"),
     "24.11 twice": ("PREEMPTED|0:0|00:00:09|n1\nCOMPLETED|0:0|00:10:00|n2", "was preempted"),
-    "25.05 more": ("COMPLETED|0:0|00:00:09|n1|new|columns", "ended after 00:00:09"),
+    "25.05 more": ("COMPLETED|0:0|00:00:09|n1|new|columns", "ended well after 00:00:09 (exit status 0)"),
 }
 
 
