@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ncclkit.analysis.frames import own_frame, place
 from ncclkit.causes.attempts import JobAttempt, attempts_without_progress
 from ncclkit.causes.decision import Action, Decision
 from ncclkit.causes.network_loss import WITHOUT_MESH
@@ -33,6 +34,10 @@ KILLED_ONCE = 1
 """The same where nobody knows who killed a rank: it may kill itself, by its memory."""
 PREEMPTED = re.compile(r"preempt|nterruption notice", re.IGNORECASE)
 """How schedulers and clouds say that they took the nodes back."""
+ENDED_BY_SLURM = ("time_limit", "cancelled", "node_fail")
+"""Ends after which Slurm may put a job into the queue again."""
+OF_SLURM = re.compile(r"\bslurm|\bsrun: ", re.IGNORECASE)
+"""A line of Slurm's own: Ray, PBS and clouds tell of such ends, too."""
 OF_SERVICES = (
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "HTTPError", "MaxRetryError"),
     *("ChunkedEncodingError", "HfHubHTTPError", "EndpointConnectionError", "RemoteDisconnected"),
@@ -267,6 +272,33 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> 
 
     `earlier` are its attempts before this one, oldest first.
     """
+    decided = _decided_by_cause(found, case, earlier)
+    if decided.action != "restart":
+        return decided
+    return replace(decided, reason=f"{decided.reason}{_who_requeues(case)}")
+
+
+def requeued_decision(jobs: Sequence[str]) -> Decision:
+    """What is left to do where Slurm has already done it."""
+    which = plural(len(jobs), "job").partition(" ")[2]
+    reason = f"Slurm has put {which} {', '.join(jobs)} into the queue again by itself"
+    return Decision("wait_and_see", f"{reason}, so nobody has to submit it")
+
+
+def _who_requeues(case: Case) -> str:
+    """Whether Slurm starts the job again by itself, as a clause; empty of other schedulers."""
+    lines = [event for event in case.of(SlurmEvent) if event.data.what in ENDED_BY_SLURM]
+    for event in lines:
+        # the answer about a job that has ended: one that is requeued waits, and has none
+        if event.data.answer and "JobState=" in event.text:
+            return "; Slurm has not requeued it by itself, so submit it again"
+    if any(OF_SLURM.search(event.text) for event in lines):
+        return "; `squeue --me` says whether Slurm has requeued it by itself"
+    return ""
+
+
+def _decided_by_cause(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt]) -> Decision:
+    """The decision by the first finding, and by the history."""
     if found.verdict in NOTHING_TO_DECIDE:
         return Decision("wait_and_see", NOTHING_TO_DECIDE[found.verdict])
     first = next(iter(found.findings), None)
@@ -352,11 +384,18 @@ def _rule_of_network(finding: Finding, case: Case) -> RestartRule | None:
 
 
 def _rule_of_exception(finding: Finding, case: Case) -> RestartRule | None:
-    """A service outside the job may answer again; whether, no log says."""
+    """A service outside the job may answer again; what the program raises comes again."""
     for event in _events(finding):
         data = event.data
         if isinstance(data, PythonException) and _short_type(data) in OF_SERVICES:
             return RestartRule("wait_and_see", "a service outside the job may answer again or not")
+    for event in _events(finding):
+        where = ""
+        if isinstance(event.data, PythonException):
+            where = place(own_frame(event.data.frames or (), innermost_first=False))
+        if where:
+            raised = f"{_short_type(event.data)} at {where}"
+            return RestartRule("fix_program", f"{raised} most likely comes again")
     return None
 
 

@@ -302,8 +302,38 @@ def _accounts() -> list[dict[str, str]]:
 
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
-    columns = ("id", "name", "state", "nodes", "reason")
-    return _table(columns, ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+    columns = ("id", "name", "state", "nodes", "gres", "on", "partition", "reason")
+    said = ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%b|%N|%P|%r")
+    return _table(columns, said)
+
+
+OWN_GRES = re.compile(r"\bgres[:/]")
+"""What stands before each resource that a job asks for; nodes list theirs without it."""
+
+
+def job_words(job: Mapping[str, str]) -> str:
+    """An own job in the queue: ``train: RUNNING in debug, 1 node (n1) with 2 h100 GPUs``.
+
+    Of GPUs that it asks for in all Slurm shows none here, so nothing is said of none.
+    """
+    count = number_in(job.get("nodes", ""), 0)
+    words = [f"{job.get('name', '')}: {job.get('state', '')}"]
+    if job.get("partition"):
+        words.append(f" in {job['partition']}")
+    if count:
+        words.append(f", {plural(count, 'node')}")
+    if job.get("on"):
+        words.append(f" ({job['on']})")
+    kind = node_kinds.node_gpus(OWN_GRES.sub("", job.get("gres", "")).replace("=", ":"))
+    if kind.count:
+        gpus = {"gpus": kind.count, "model": kind.model, "slices": kind.slices}
+        each = ""
+        if count > 1:
+            each = " each"
+        words.append(f" with {node_kinds.gpu_words(gpus)}{each}")
+    if job.get("reason", "None") not in ("", "None"):
+        words.append(f" ({job['reason']})")
+    return "".join(words)
 
 
 def job_number_words(number: str) -> str:

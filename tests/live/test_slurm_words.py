@@ -585,3 +585,20 @@ def test_a_job_that_may_have_been_taken_is_named_so_that_it_can_be_found(fake: P
     when = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
     with pytest.raises(NcclkitError, match=rf"squeue --me -o '%i %j %V'` lists a job ncclkit-probe of {when} or later"):
         submit.submit(Case.open(tmp_path / "case"), ["probe"], JobOptions())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("12+0|train|RUNNING|1|gres:gpu:1|n1|debug|None", "train: RUNNING in debug, 1 node (n1) with 1 GPU"),
+        ("12+1|train|RUNNING|2|N/A|n[3-4]|cpu|None", "train: RUNNING in cpu, 2 nodes (n[3-4])"),
+        ("13|eval|PENDING|4|gres/gpu:h100=2||debug|Priority", "eval: PENDING in debug, 4 nodes with 2 h100 GPUs each (Priority)"),
+        ("14|mig|PENDING|1|gres:gpu:1g.10gb:1||debug|None", "mig: PENDING in debug, 1 node with 1 MIG slice 1g.10gb"),
+    ],
+)
+def test_a_job_and_each_part_of_it_say_their_nodes_and_gpus(fake: Path, line: str, words: str) -> None:
+    commands(fake, squeue=f"echo '{line}'")
+    (job,) = scheduler._jobs()
+    assert scheduler.job_words(job) == words
+    # as cases of earlier versions have it
+    assert scheduler.job_words({"id": "7", "name": "a", "state": "RUNNING", "nodes": "1", "reason": "None"}) == "a: RUNNING, 1 node"

@@ -110,3 +110,7 @@ def _fact_parts(
         partitions = scheduler.known(case).get("partitions", [])
         rows = [(row["name"], scheduler.partition_words(row)) for row in partitions]
         yield NameTable(scheduler.scheduler_sentence(case), rows)
+        jobs = scheduler.known(case).get("jobs", [])
+        rows = [(scheduler.job_number_words(job["id"]), scheduler.job_words(job)) for job in jobs]
+        if rows:
+            yield NameTable("Your jobs in the queue", rows)
