@@ -275,24 +275,34 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> 
     decided = _decided_by_cause(found, case, earlier)
     if decided.action != "restart":
         return decided
-    return replace(decided, reason=f"{decided.reason}{_who_requeues(case)}")
+    requeues = _who_requeues(case)
+    return replace(
+        decided,
+        reason=f"{decided.reason}{requeues}",
+    )
 
 
 def requeued_decision(jobs: Sequence[str]) -> Decision:
     """What is left to do where Slurm has already done it."""
-    which = plural(len(jobs), "job").partition(" ")[2]
-    reason = f"Slurm has put {which} {', '.join(jobs)} into the queue again by itself"
-    return Decision("wait_and_see", f"{reason}, so nobody has to submit it")
+    named = ", ".join(jobs)
+    return Decision(
+        "wait_and_see",
+        f"Slurm has put job {named} into the queue again by itself, so nobody has to submit it",
+    )
 
 
 def _who_requeues(case: Case) -> str:
     """Whether Slurm starts the job again by itself, as a clause; empty of other schedulers."""
-    lines = [event for event in case.of(SlurmEvent) if event.data.what in ENDED_BY_SLURM]
-    for event in lines:
+    is_of_slurm = False
+    for event in case.of(SlurmEvent):
+        if event.data.what not in ENDED_BY_SLURM:
+            continue
         # the answer about a job that has ended: one that is requeued waits, and has none
         if event.data.answer and "JobState=" in event.text:
             return "; Slurm has not requeued it by itself, so submit it again"
-    if any(OF_SLURM.search(event.text) for event in lines):
+        if OF_SLURM.search(event.text):
+            is_of_slurm = True
+    if is_of_slurm:
         return "; `squeue --me` says whether Slurm has requeued it by itself"
     return ""
 
@@ -392,10 +402,17 @@ def _rule_of_exception(finding: Finding, case: Case) -> RestartRule | None:
     for event in _events(finding):
         where = ""
         if isinstance(event.data, PythonException):
-            where = place(own_frame(event.data.frames or (), innermost_first=False))
+            frame = own_frame(
+                event.data.frames or (),
+                innermost_first=False,
+            )
+            where = place(frame)
         if where:
-            raised = f"{_short_type(event.data)} at {where}"
-            return RestartRule("fix_program", f"{raised} most likely comes again")
+            raised = _short_type(event.data)
+            return RestartRule(
+                "fix_program",
+                f"{raised} at {where} most likely comes again",
+            )
     return None
 
 

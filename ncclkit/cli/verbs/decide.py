@@ -175,11 +175,14 @@ def _evidence_lines(found: Diagnosis) -> Iterator[str]:
         if isinstance(piece, Event) and isinstance(piece.data, PythonException):
             # a traceback ends with what was raised
             number = piece.data.until or number
-        lines = str(row["text"]).strip().splitlines() or [""]
+        lines = str(row["text"]).strip().splitlines()
+        last = ""
+        if lines:
+            last = lines[-1].strip()
         place = str(row["path"])
         if number:
             place = f"{place}:{number}"
-        yield f"  {place}: {lines[-1].strip()[:SHOWN]}"
+        yield f"  {place}: {last[:SHOWN]}"
 
 
 def node_names(hosts: Iterable[str]) -> list[str]:

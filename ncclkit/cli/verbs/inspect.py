@@ -110,7 +110,10 @@ def _fact_parts(
         partitions = scheduler.known(case).get("partitions", [])
         rows = [(row["name"], scheduler.partition_words(row)) for row in partitions]
         yield NameTable(scheduler.scheduler_sentence(case), rows)
-        jobs = scheduler.known(case).get("jobs", [])
-        rows = [(scheduler.job_number_words(job["id"]), scheduler.job_words(job)) for job in jobs]
-        if rows:
-            yield NameTable("Your jobs in the queue", rows)
+        queue = []
+        for job in scheduler.known(case).get("jobs", []):
+            number = scheduler.job_number_words(job.get("id", ""))
+            words = scheduler.job_words(job)
+            queue.append((number, words))
+        if queue:
+            yield NameTable("Your jobs in the queue", queue)
