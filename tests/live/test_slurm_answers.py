@@ -73,6 +73,9 @@ def test_the_parts_of_a_heterogeneous_job_are_looked_at_together(fake: Path, tmp
 def test_of_an_array_one_task_is_meant(fake: Path, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=r"is an array, of which 2 tasks run \(7_0, 7_4\); name one of them: --job 7_0"):
         asked_about(fake, tmp_path, "7", ARRAY)
+    named = [f"JobName=train {line}" for line in ARRAY]
+    with pytest.raises(NcclkitError, match=r"Slurm job 7 \(train\) is an array, of which 2 tasks run"):
+        asked_about(fake, tmp_path, "7", named)
     assert asked_about(fake, tmp_path, "7_0", ARRAY[:1]) == slurm_beside.RunningParts("9", (2,))
     waits = shown(7, "ArrayJobId=7 ArrayTaskId=5-9", "PENDING")
     assert asked_about(fake, tmp_path, "7", [waits, ARRAY[0]]) == slurm_beside.RunningParts("9", (2,))
