@@ -137,8 +137,8 @@ def _rows_of_job(shown: Sequence[Mapping[str, str]], job: str) -> list[Mapping[s
             # by the number alone nobody knows their job again
             called = f" ({running[0]['JobName'][:60]})"
         raise NcclkitError(
-            f"Slurm job {job}{called} is an array, of which {count} run ({some(tasks)}); name one of"
-            f" them: --job {tasks[0]}."
+            f"Slurm job {job}{called} is an array, of which {count} run ({some(tasks)}); name one"
+            f" of them: --job {tasks[0]}."
         )
     return running
 
