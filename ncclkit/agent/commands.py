@@ -147,10 +147,16 @@ def end_group(
     Returns who is still there.  It takes at most twice `grace`: what sits in the kernel is left
     behind rather than waited for.
     """
-    started = _outside_group(process)
+    known = _started_by(process)
+    inside = set(processes.group(process.pid))
+    # the group gets its signal at once, and nobody twice
+    started = [pid for pid in known if pid not in inside]
     left: list[int] = []
     for number in (first, signal.SIGKILL):
         until = time.monotonic() + grace
+        if number == signal.SIGKILL:
+            # who was in the group may have left it meanwhile
+            started = _with_frozen_children(known)
         _signal_group(process.pid, number)
         for pid in started:
             processes.signal_one(pid, number)
@@ -165,12 +171,30 @@ def end_group(
     return left
 
 
-def _outside_group(process: subprocess.Popen[bytes]) -> list[int]:
-    """Descendants of a command that have left its group; known only as long as it runs."""
+def _started_by(process: subprocess.Popen[bytes]) -> list[int]:
+    """Descendants of a command; known only as long as it runs."""
     if process.returncode is not None or _has_ended(process.pid):
         return []
-    inside = set(processes.group(process.pid))
-    return [pid for pid in processes.descendants(process.pid) if pid not in inside]
+    return list(processes.descendants(process.pid))
+
+
+def _with_frozen_children(known: list[int]) -> list[int]:
+    """The same processes with all that they have started since, which start no other any more.
+
+    A shell that ignores every request goes on starting programs until it is killed, and the last
+    one would outlive it.
+    """
+    found: set[int] = set()
+    new = set(known)
+    while new:
+        for pid in new:
+            processes.signal_one(pid, signal.SIGSTOP)
+        found |= new
+        new = set()
+        for pid, parent in processes.parents().items():
+            if parent in found and pid not in found:
+                new.add(pid)
+    return sorted(found)
 
 
 def _signal_group(leader: int, number: int) -> bool:

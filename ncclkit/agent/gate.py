@@ -36,6 +36,7 @@ from .gate_checks import (
 from .gate_drain import drain_node
 from .gate_memory import judge_memory, memory_of_test, memory_sentence
 from .gate_state import NodeState, checked_node_name, judge_since, own_node_name
+from .gate_words import unlike_baseline
 from .run import processes
 from .threads import side_by_side
 
@@ -110,6 +111,8 @@ def main(argv: list[str]) -> int:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
     if asked.drain is not None and answer["status"] == NOT_READY:
         _drain_as_asked(asked, answer)
+        # what an scontrol has lost is ours by now
+        left += processes.end(os.getpid(), *ENDING)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
     return _print_answer(out, answer, begun + asked.seconds + 1.0)
 
@@ -411,6 +414,9 @@ def _printed_object(
     more = ""
     if len(names) > NAMED:
         more = " and %d more" % (len(names) - NAMED)
+    source = ""
+    if asked.baseline and any("the baseline" in problem["say"] for problem in problems):
+        source = " (baseline: %s)" % asked.baseline
     against = "without a baseline to compare with"
     if asked.learn:
         against = "are its baseline now, and were compared with nothing"
@@ -421,7 +427,7 @@ def _printed_object(
             "is ready: %d facts %s%s"
             % (facts, against, ", and its GPUs passed a test" if tested else "")
         ),
-        NOT_READY: "is not ready: %s%s" % ("; ".join(names[:NAMED]), more),
+        NOT_READY: "is not ready: %s%s%s" % ("; ".join(names[:NAMED]), more, source),
         UNKNOWN: "could not be judged: %s%s" % ("; ".join(names[:NAMED]), more),
     }[status]
     ready = {READY: True, NOT_READY: False, UNKNOWN: None}[status]
@@ -472,13 +478,9 @@ def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], li
         elif re.fullmatch(AT_LEAST, name) and _is_enough(value, expected):
             continue
         elif value != expected:
-            shown = []
-            for number in value, expected:
-                if number == -1:
-                    shown.append("unlimited")
-                else:
-                    shown.append(number)
-            problems.append(problem_row(name, value, "%s is %s, not %s" % (name, *shown), expected))
+            at_least = bool(re.fullmatch(AT_LEAST, name))
+            say = unlike_baseline(name, value, expected, at_least)
+            problems.append(problem_row(name, value, say, expected))
     return problems, unknown
 
 
@@ -558,7 +560,8 @@ def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
     here = _ports_of_node(found)
     for port, expected in baseline.get("ports", {}).items():
         if here.get(port) != expected:
-            say = "port %s is %s, not %s" % (port, here.get(port) or "missing", expected)
+            found_port = here.get(port) or "missing"
+            say = "port %s is %s here, but the baseline expects %s" % (port, found_port, expected)
             yield problem_row("net.rdma", here.get(port), say, expected)
 
 

@@ -142,7 +142,9 @@ def check_cards(found: Rows, baseline: dict[str, Any]) -> list[Problem]:
             )
             continue
         if expected.get("mtu") and card["mtu"] != expected["mtu"]:
-            say = "network interface %s has MTU %s, not %s" % (name, card["mtu"], expected["mtu"])
+            say = "network interface %s has MTU %s, but the baseline expects %s" % (
+                *(name, card["mtu"], expected["mtu"]),
+            )
             problems.append(
                 problem_row(
                     fact,
@@ -153,7 +155,7 @@ def check_cards(found: Rows, baseline: dict[str, Any]) -> list[Problem]:
             )
         # a driver that tells no speed says nothing of it
         if expected.get("speed") and card["speed"] and card["speed"] < expected["speed"]:
-            say = "network interface %s runs at %s Mbit/s, not %s" % (
+            say = "network interface %s runs at %s Mbit/s, but the baseline expects %s" % (
                 *(name, card["speed"], expected["speed"]),
             )
             problems.append(

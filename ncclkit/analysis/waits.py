@@ -1059,9 +1059,10 @@ def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
 
 
 def waiting_time(found: Iterable[RankPosition]) -> str:
-    """``for 4 min``: how long the ranks that wait have heard nothing from others.
+    """``for at least 4 min``: how long the ranks that wait have heard nothing from others.
 
-    Where that is not known, it is how long they were looked at.
+    Where that is not known, it is how long they were looked at.  They go on waiting while it is
+    read.
     """
     waiting = []
     for position in found:
@@ -1078,7 +1079,7 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
             watched_spans.append(rows[-1]["t"] - rows[0]["t"])
     watched = min(watched_spans, default=0.0)
     if ages and min(ages) > watched:
-        return f"for {format_age(min(ages))}"
+        return f"with no word from others for at least {format_age(min(ages))}"
     if watched:
         return f"for at least {format_age(watched)}"
     return ""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ncclkit.analysis.frames import own_frame, place
 from ncclkit.causes.attempts import JobAttempt, attempts_without_progress
 from ncclkit.causes.decision import Action, Decision
 from ncclkit.causes.network_loss import WITHOUT_MESH
@@ -33,6 +34,10 @@ KILLED_ONCE = 1
 """The same where nobody knows who killed a rank: it may kill itself, by its memory."""
 PREEMPTED = re.compile(r"preempt|nterruption notice", re.IGNORECASE)
 """How schedulers and clouds say that they took the nodes back."""
+ENDED_BY_SLURM = ("time_limit", "cancelled", "node_fail")
+"""Ends after which Slurm may put a job into the queue again."""
+OF_SLURM = re.compile(r"\bslurm|\bsrun: ", re.IGNORECASE)
+"""A line of Slurm's own: Ray, PBS and clouds tell of such ends, too."""
 OF_SERVICES = (
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "HTTPError", "MaxRetryError"),
     *("ChunkedEncodingError", "HfHubHTTPError", "EndpointConnectionError", "RemoteDisconnected"),
@@ -267,6 +272,43 @@ def decide(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt] = ()) -> 
 
     `earlier` are its attempts before this one, oldest first.
     """
+    decided = _decided_by_cause(found, case, earlier)
+    if decided.action != "restart":
+        return decided
+    requeues = _who_requeues(case)
+    return replace(
+        decided,
+        reason=f"{decided.reason}{requeues}",
+    )
+
+
+def requeued_decision(jobs: Sequence[str]) -> Decision:
+    """What is left to do where Slurm has already done it."""
+    named = ", ".join(jobs)
+    return Decision(
+        "wait_and_see",
+        f"Slurm has put job {named} into the queue again by itself, so nobody has to submit it",
+    )
+
+
+def _who_requeues(case: Case) -> str:
+    """Whether Slurm starts the job again by itself, as a clause; empty of other schedulers."""
+    is_of_slurm = False
+    for event in case.of(SlurmEvent):
+        if event.data.what not in ENDED_BY_SLURM:
+            continue
+        # the answer about a job that has ended: one that is requeued waits, and has none
+        if event.data.answer and "JobState=" in event.text:
+            return "; Slurm has not requeued it by itself, so submit it again"
+        if OF_SLURM.search(event.text):
+            is_of_slurm = True
+    if is_of_slurm:
+        return "; `squeue --me` says whether Slurm has requeued it by itself"
+    return ""
+
+
+def _decided_by_cause(found: Diagnosis, case: Case, earlier: Sequence[JobAttempt]) -> Decision:
+    """The decision by the first finding, and by the history."""
     if found.verdict in NOTHING_TO_DECIDE:
         return Decision("wait_and_see", NOTHING_TO_DECIDE[found.verdict])
     first = next(iter(found.findings), None)
@@ -352,11 +394,25 @@ def _rule_of_network(finding: Finding, case: Case) -> RestartRule | None:
 
 
 def _rule_of_exception(finding: Finding, case: Case) -> RestartRule | None:
-    """A service outside the job may answer again; whether, no log says."""
+    """A service outside the job may answer again; what the program raises comes again."""
     for event in _events(finding):
         data = event.data
         if isinstance(data, PythonException) and _short_type(data) in OF_SERVICES:
             return RestartRule("wait_and_see", "a service outside the job may answer again or not")
+    for event in _events(finding):
+        where = ""
+        if isinstance(event.data, PythonException):
+            frame = own_frame(
+                event.data.frames or (),
+                innermost_first=False,
+            )
+            where = place(frame)
+        if where:
+            raised = _short_type(event.data)
+            return RestartRule(
+                "fix_program",
+                f"{raised} at {where} most likely comes again",
+            )
     return None
 
 

@@ -251,6 +251,8 @@ class Run:
         hosts = ""
         if self.plan.simulate_hosts > 1:
             hosts = f" on {self.plan.simulate_hosts} simulated hosts"
+        else:
+            hosts = self._real_hosts
         if self.plan.ranks == 1:
             ranks = "one rank"
         else:
@@ -320,12 +322,25 @@ class Run:
         return tuple(m for m in self.measurements if m.op == self.measurements[0].op)
 
     @property
+    def _real_hosts(self) -> str:
+        """`` on 2 hosts, interface eth0``: what is known of the way between the ranks."""
+        words = ""
+        count = max((m.hosts for m in self.measurements), default=1)
+        # hosts of a simulated network are no machines of their own
+        if count > 1 and not self.plan.network:
+            words = f" on {count} hosts"
+        interface = self.plan.env.get(f"{self.plan.backend.upper()}_SOCKET_IFNAME")
+        if interface:
+            words += f", interface {interface}"
+        return words
+
+    @property
     def _named(self) -> str:
         ops = list(dict.fromkeys(m.op for m in self.measurements))
         return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
 
     def _bandwidths(self, what: str) -> str:
-        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``.
+        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw with 1 MiB messages``.
 
         Where there are several collectives it is the best of each.
         """
@@ -338,10 +353,12 @@ class Run:
             kind = "busbw"
         if len(best) == 1:
             ((op, m),) = best.items()
-            return f"{op} on {what}: {text.rate(_bandwidth_of_size(m))} {kind}"
+            size = f"with {text.format_bytes(m.bytes)} messages"
+            return f"{op} on {what}: {text.rate(_bandwidth_of_size(m))} {kind} {size}"
         each = []
         for op, m in best.items():
-            each.append(f"{op} {text.rate(_bandwidth_of_size(m))}")
+            size = text.format_bytes(m.bytes)
+            each.append(f"{op} {text.rate(_bandwidth_of_size(m))} with {size}")
         return f"{len(best)} collectives on {what}: {', '.join(each)} {kind}"
 
 

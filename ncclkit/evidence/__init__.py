@@ -55,6 +55,8 @@ class Reading:
     """From tables of nccl-tests, and of a case."""
     named: dict[str, str] = field(default_factory=dict)
     """Path of what was read → the input that it was found by, as `inputs.find` names it."""
+    requeued: tuple[str, ...] = ()
+    """Jobs of Slurm that were named, and that it has put into the queue again by itself."""
 
 
 def read(
@@ -83,7 +85,7 @@ def read(
         pool = processes.process_pool(found)
     with pool as helpers:
         parts = _all_parts(found, stdin, helpers, on_bytes)
-    answers, notes = _answers_of_slurm(found)
+    answers, notes, requeued = _answers_of_slurm(found)
     problems += notes
     for part in parts:
         problems += part.problems
@@ -114,7 +116,8 @@ def read(
     for part in parts:
         facts += part.facts
         measurements += part.measurements
-    return Reading(events, rows, problems, facts, measurements, _inputs_of_paths(parts, found))
+    named_by = _inputs_of_paths(parts, found)
+    return Reading(events, rows, problems, facts, measurements, named_by, tuple(requeued))
 
 
 def _all_parts(
@@ -127,19 +130,25 @@ def _all_parts(
         processes.limited.stop_if_forked()
 
 
-def _answers_of_slurm(found: Mapping[str, str]) -> tuple[list[Part], list[str]]:
-    """How Slurm says that the jobs which were named by their ids ended, and what it did not say."""
+def _answers_of_slurm(found: Mapping[str, str]) -> tuple[list[Part], list[str], list[str]]:
+    """How Slurm says that the jobs which were named by their ids ended, and what it did not say.
+
+    The third list holds those that it has requeued.
+    """
     parts: list[Part] = []
     notes: list[str] = []
+    requeued: list[str] = []
     for name in dict.fromkeys(found.values()):
         job = inputs.JOB.fullmatch(name)
         if job is None or not name.startswith(inputs.ASKED):
             continue
         end = slurm_end.end_of_job(job[1], inputs.ask_slurm)
         notes += filter(None, (slurm_end.note_on_running(job[1], end), end.problem))
+        if end.is_requeued:
+            requeued.append(job[1])
         if end.lines:
             parts += files.read_answer(name, "\n".join([*end.lines, ""]))
-    return parts, notes
+    return parts, notes, requeued
 
 
 def _inputs_of_paths(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage
+from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import scheduler
 from ncclkit.live.submit import (
@@ -30,6 +31,7 @@ from ncclkit.live.submit import (
     parse_state,
     unaccounted,
     why_unavailable,
+    with_hints,
 )
 
 QUEUED = "%i|%T|%S|%N|%P|%M|%r"
@@ -120,8 +122,11 @@ class JobOutcome:
         }
 
 
-def job_outcomes(jobs: Sequence[BatchJob]) -> list[JobOutcome]:
-    """What came of these jobs, in their order; it takes some seconds at most, and never raises."""
+def job_outcomes(jobs: Sequence[BatchJob], case: Case | None = None) -> list[JobOutcome]:
+    """What came of these jobs, in their order; it takes some seconds at most, and never raises.
+
+    `case` knows the cluster, of which hints then name what it has.
+    """
     states: dict[str, JobState] = {}
     open_jobs = []
     for job in jobs:
@@ -132,6 +137,8 @@ def job_outcomes(jobs: Sequence[BatchJob]) -> list[JobOutcome]:
             states[job.id] = kept
     if open_jobs:
         states |= _states_by_slurm(open_jobs)
+    if case is not None:
+        states = {number: with_hints(case, state) for number, state in states.items()}
     return [_outcome(job, states[job.id]) for job in jobs]
 
 

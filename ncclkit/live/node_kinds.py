@@ -163,6 +163,15 @@ def kinds_to_ask_for(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def nodes_with_gpus(row: Mapping[str, Any], least: int = 1) -> int:
+    """How many nodes of a partition have at least so many GPUs."""
+    count = 0
+    for kind in row.get("kinds", ()):
+        if kind["gpus"] >= least:
+            count += kind["nodes"]
+    return count
+
+
 def kind_words(kind: Mapping[str, Any]) -> str:
     """A kind in words: its GPUs, and the feature that sets it apart."""
     if kind["constraint"]:

@@ -27,7 +27,7 @@ from ncclkit.core.text import plural, some
 from ncclkit.evidence.sources.slurm_end import UNKNOWN_ID as UNKNOWN_ID
 from ncclkit.evidence.sources.slurm_end import fields as fields
 from ncclkit.evidence.sources.slurm_end import is_silence
-from ncclkit.live import node_kinds
+from ncclkit.live import node_kinds, partition_choice, slurm_words
 
 DEADLINE = 5.0
 """Seconds for one command of Slurm.
@@ -255,7 +255,12 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
                 "time_limit": known.get("MaxTime", ""),
                 "max_nodes": known.get("MaxNodes", ""),
             }
-            who = {"accounts": known.get("AllowAccounts", ""), "qos": known.get("AllowQos", "")}
+            who = {
+                "accounts": known.get("AllowAccounts", ""),
+                "denied_accounts": known.get("DenyAccounts", ""),
+                "groups": known.get("AllowGroups", ""),
+                "qos": known.get("AllowQos", ""),
+            }
             rows[name] = {
                 **general,
                 "nodes": 0,
@@ -297,8 +302,38 @@ def _accounts() -> list[dict[str, str]]:
 
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
-    columns = ("id", "name", "state", "nodes", "reason")
-    return _table(columns, ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+    columns = ("id", "name", "state", "nodes", "gres", "on", "partition", "reason")
+    said = ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%b|%N|%P|%r")
+    return _table(columns, said)
+
+
+OWN_GRES = re.compile(r"\bgres[:/]")
+"""What stands before each resource that a job asks for; nodes list theirs without it."""
+
+
+def job_words(job: Mapping[str, str]) -> str:
+    """An own job in the queue: ``train: RUNNING in debug, 1 node (n1) with 2 h100 GPUs``.
+
+    Of GPUs that it asks for in all Slurm shows none here, so nothing is said of none.
+    """
+    count = number_in(job.get("nodes", ""), 0)
+    words = [f"{job.get('name', '')}: {job.get('state', '')}"]
+    if job.get("partition"):
+        words.append(f" in {job['partition']}")
+    if count:
+        words.append(f", {plural(count, 'node')}")
+    if job.get("on"):
+        words.append(f" ({job['on']})")
+    kind = node_kinds.node_gpus(OWN_GRES.sub("", job.get("gres", "")).replace("=", ":"))
+    if kind.count:
+        gpus = {"gpus": kind.count, "model": kind.model, "slices": kind.slices}
+        each = ""
+        if count > 1:
+            each = " each"
+        words.append(f" with {node_kinds.gpu_words(gpus)}{each}")
+    if job.get("reason", "None") not in ("", "None"):
+        words.append(f" ({job['reason']})")
+    return "".join(words)
 
 
 def job_number_words(number: str) -> str:
@@ -366,6 +401,8 @@ class _Partition(_OldPartition, total=False):
     """What a row of ``scheduler.partitions`` holds."""
 
     kinds: list[_Kind]
+    denied_accounts: str
+    groups: str
 
 
 class _Account(TypedDict):
@@ -439,20 +476,19 @@ def hint_values(case: Case, name: str = "") -> dict[str, str]:
     Where the case does not know it, it is the command that tells it.
     """
     options = choices(case)
-    row = partition(known(case).get("partitions", []), name)
-    values = {
-        "partitions": "`sinfo -s` lists the partitions",
-        "accounts": "`sacctmgr show assoc user=$USER` lists your accounts",
-        "qos": "`sacctmgr show assoc user=$USER` lists your QoS",
-        "nodes": "`sinfo -N -o '%N %G %f'` shows what nodes have",
-        "limits": "`scontrol show partition` shows what it allows",
-    }
-    if options["partition"]:
-        values["partitions"] = f"there is {some(options['partition'])}"
+    rows = known(case).get("partitions", [])
+    values = dict(slurm_words.GENERAL)
+    if rows:
+        values["partitions"] = partition_choice.partitions_in_words(rows, options["account"])
     if options["account"]:
         values["accounts"] = f"yours: {some(options['account'])}"
     if options["qos"]:
         values["qos"] = f"yours: {some(options['qos'])}"
+    row = partition(rows, name)
+    if row and options["account"]:
+        values["account_or_partition"] = partition_choice.account_or_partition(
+            row, rows, options["account"]
+        )
     if row:
         has = [node_kinds.mixed_words(row, with_idle=False), node_kinds.constraint_words(row)]
         values["nodes"] = f"partition {row['name']} has {', '.join(filter(None, has))}"
@@ -505,7 +541,11 @@ def scheduler_sentence(case: Case) -> str:
     gpus = "no GPUs"
     if most:
         gpus = f"up to {plural(most, 'GPU')} a node"
-    size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
+    # partitions share nodes, so the idle ones of all cannot be added up
+    idle_words = f"{plural(idle, 'node')} idle"
+    if len(rows) > 1:
+        idle_words = f"up to {idle_words} in one of them"
+    size = f"{plural(len(rows), 'partition')}, {gpus}, {idle_words}"
     return (
         f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}):"
         " only reading runs here unasked"

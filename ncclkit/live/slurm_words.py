@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclkit.evidence.sources.slurm_end import SILENCE
 
@@ -18,6 +18,16 @@ SILENT = (
 )
 WRONG_SETUP = "this host and the controller do not fit together; only administrators can mend it"
 NO_SUCH_NODES = "no node has what it asks for: {nodes}"
+GENERAL: Mapping[str, str] = {
+    "partitions": "`sinfo -s` lists the partitions",
+    "accounts": "`sacctmgr show assoc user=$USER` lists your accounts",
+    "qos": "`sacctmgr show assoc user=$USER` lists your QoS",
+    "nodes": "`sinfo -N -o '%N %G %f'` shows what nodes have",
+    "limits": "`scontrol show partition` shows what it allows",
+    "account_or_partition": "another with -A or -p",
+    "job": "JOB",
+}
+"""What a hint names where nothing is known of this cluster: the command that tells it."""
 
 REFUSALS: Mapping[str, tuple[str, ...]] = {
     SILENT: SILENCE,
@@ -89,10 +99,12 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
         "Insufficient GRES available in allocation",
         "Invalid Trackable RESource (TRES) specification",
     ),
-    NO_SUCH_NODES: (
-        "Requested node configuration is not available",
+    "no node has such a feature: name another with -C, or leave it out; {nodes}": (
         "Invalid feature specification",
         "Invalid preferred feature specification",
+    ),
+    NO_SUCH_NODES: (
+        "Requested node configuration is not available",
         "CPU count per node can not be satisfied",
         "More processors requested than permitted",
         "CPU count specification invalid",
@@ -245,7 +257,7 @@ WAITS = {
     "Block": "the nodes that it needs cannot be made ready",
     "Reservation": "its reservation has not begun",
     "SchedDefer": "Slurm looks at it a little later",
-    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldUser": "it is held: `scontrol release {job}` lets it go",
     "JobHeldAdmin": "an administrator holds it, and only administrators can release it: ask them",
     "PartitionDown": "the partition is down until administrators set it up; -p may name another",
     "PartitionInactive": (
@@ -258,6 +270,18 @@ WAITS = {
     "MaxPoweredUpNodes": "no more nodes may be powered up until others are switched off",
     "MpiPortsBusy": "ports for MPI are in use",
     "NvidiaImexChannels": "all IMEX channels of its NVLink domain are in use",
+    # these were requeued, and nothing but a person lets them go: a job that can start is not lost
+    "JobHoldMaxRequeue": (
+        "Slurm has requeued it as often as it may, and holds it: `scontrol release {job}` lets it"
+        " go"
+    ),
+    "launch_failed_requeued_held": (
+        "its node could not start it, and Slurm holds it: `scontrol release {job}` lets it try"
+        " again"
+    ),
+    "job_requeued_in_held_state": (
+        "it was requeued, and is held: `scontrol release {job}` lets it go"
+    ),
     "JobLaunchFailure": "its node could not start it",
     "launch_failed": "its node could not start it",
     "SystemFailure": "Slurm, or what it runs on, failed: tell administrators",
@@ -278,28 +302,28 @@ WAITS = {
     "InvalidReason": "Slurm does not say why",
 }
 """Why a job waits, by how Slurm's reason begins."""
+TAKES_NO_ACCOUNT = "the partition does not take the account of the job; name {account_or_partition}"
 ENDLESS = {
     "PartitionNodeLimit": "the partition has not so many nodes for one job; ask for fewer with -N",
     "PartitionConfig": (
         "the partition allows fewer nodes or less time for one job; less with -N or -t"
     ),
     "PartitionTimeLimit": "the partition allows less time; -t asks for less",
-    "InvalidAccount": "Slurm does not know this account; name another with -A",
-    "InvalidQOS": "Slurm does not know this QoS; name another with -q",
+    "InvalidAccount": "Slurm does not know this account; name another with -A ({accounts})",
+    "InvalidQOS": "Slurm does not know this QoS; name another with -q ({qos})",
     "QOSNotAllowed": "the partition does not take this QoS; name another with -q or -p",
-    "AccountNotAllowed": "the partition does not take this account; name another with -A or -p",
-    "account_not_": "the partition does not take this account; name another with -A or -p",
+    "AccountNotAllowed": TAKES_NO_ACCOUNT,
+    "account_not_": TAKES_NO_ACCOUNT,
     "QOS_not_": "the partition does not take this QoS; name another with -q or -p",
-    "group_not_permitted": "the partition does not take your group; name another with -p",
+    "group_not_permitted": (
+        "the partition does not take your group; name another with -p ({partitions})"
+    ),
     "BadConstraints": "no node has what it asks for",
     "Constraints": "no node has what it asks for",
     "MaxMemPerLimit": "it asks for more memory of a node or CPU than the partition allows",
     "DependencyNeverSatisfied": "the job that it waits for has failed",
     "ReservationDeleted": "its reservation is gone",
     "ReservationInvalid": "its reservation is gone",
-    "JobHoldMaxRequeue": "it was requeued too often, and is held: `scontrol release` lets it go",
-    "launch_failed_requeued_held": "its node could not start it, and it is held",
-    "job_requeued_in_held_state": "it was requeued and is held: `scontrol release` lets it go",
     "BurstBufferOperation": "its burst buffer failed",
     "DeadLine": "it cannot end before its deadline",
 }
@@ -364,8 +388,18 @@ def limit_reason(reason: str) -> WaitReason | None:
     return WaitReason(f"you have the {unit} that {owner} allows: another job of yours must end")
 
 
-def waiting_reason(reason: str) -> WaitReason | None:
-    """What a reason of Slurm's means; None where nobody knows, or there is none."""
+def waiting_reason(reason: str, known: Mapping[str, str] = GENERAL) -> WaitReason | None:
+    """What a reason of Slurm's means; None where nobody knows, or there is none.
+
+    `known` is what a hint may name, as in `refusal_hint`.
+    """
+    found = _reason_in_words(reason)
+    if found is None:
+        return None
+    return replace(found, hint=found.hint.format_map({**GENERAL, **known}))
+
+
+def _reason_in_words(reason: str) -> WaitReason | None:
     # squeue writes as a sentence what scontrol writes with _
     reason = reason.strip().replace(" ", "_")
     if reason in ("", "None"):

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
@@ -85,7 +85,7 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     if options.constraint:
         constraint = scheduler.quoted(options.constraint, "The constraint")
     asked = {
-        "job-name": f"ncclkit-{verb[0]}",
+        "job-name": _job_name(verb),
         "nodes": options.nodes,
         "gpus-per-node": kind,
         "constraint": constraint,
@@ -141,13 +141,24 @@ def kind_sentence(case: Case, options: JobOptions) -> str:
     if len(node_kinds.kinds_to_ask_for(row)) < 2:
         return ""
     gpus = asked_gpus(row, options)
-    asked = "this asks for no GPUs, so it may run on any of them; --gpus-per-node asks for some"
+    having = node_kinds.nodes_with_gpus(row)
+    asked = (
+        "this asks for no GPUs, so it may run on any of them; --gpus-per-node asks for GPUs, which"
+        f" {having} of its {plural(row['nodes'], 'node')} have"
+    )
+    if having < options.nodes:
+        asked += f", so -N {having} is the most with them"
     if gpus:
         asked = (
             f"this asks for {plural(gpus, 'GPU')} of each; --gpus-per-node 0 takes any node, and"
             " --gpu-type or -C another kind"
         )
     return f"partition {row['name']} has {node_kinds.mixed_words(row)}: {asked}."
+
+
+def _job_name(verb: Sequence[str]) -> str:
+    """By what name a job stands in the queue."""
+    return f"ncclkit-{verb[0]}"
 
 
 def _kept_in(path: Path) -> str:
@@ -222,7 +233,8 @@ def submit(
         # another submit may have taken the number meanwhile
         text = script(case, folder, verb, options)
         shown = redact.text(script(case, folder, words, options))
-        said = _handed_over(folder, text, scheduler.hint_values(case, options.partition))
+        known = scheduler.hint_values(case, options.partition)
+        said = _handed_over(folder, text, _job_name(verb), known)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -245,12 +257,13 @@ def refuse_unwritable(case_folder: Path) -> None:
     _kept_in(case_folder)
 
 
-def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
-    """What sbatch answers.
+def _handed_over(folder: Path, text: str, name: str, known: Mapping[str, str]) -> str:
+    """What sbatch answers about a job of this name.
 
     Raises NcclkitError where it does not take the job, with what to do; `known` is what such a hint
     may name.
     """
+    begun = time.strftime("%Y-%m-%dT%H:%M:%S")
     try:
         # names that are not UTF-8 arrive as the bytes that they are
         storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
@@ -268,8 +281,9 @@ def _handed_over(folder: Path, text: str, known: Mapping[str, str]) -> str:
             # what sbatch had sent may lie before a controller that wakes up
             raise NcclkitError(
                 f"It is not known whether Slurm took the job: {why}. Its folder was removed, so it"
-                " ends at once should it start: when Slurm answers again, cancel it where `squeue"
-                " --me` lists it, and submit it again in either case."
+                " ends at once should it start: when Slurm answers again, look whether `squeue"
+                f" --me -o '%i %j %V'` lists a job {name} of {begun} or later, cancel that one, and"
+                " submit it again in either case."
             ) from None
         hint = slurm_words.refusal_hint(printed, known)
         if hint:
@@ -315,6 +329,17 @@ ENDS = {
     "REVOKED": "was taken to another cluster",
 }
 """Ends that Slurm decides."""
+ENDED_WITH = {
+    0: "ended well{spent} (exit status 0)",
+    1: "ended{spent} with exit status 1 (it found trouble, or failed)",
+}
+"""How a verb ended of itself, by its exit status."""
+UNKNOWN_STATUS = {
+    "COMPLETED": "ended well{spent}",
+    "FAILED": "failed{spent}",
+    "LAUNCH_FAILED": "could not be launched on its nodes",
+}
+"""The same where nobody knows its exit status, by the state of its job."""
 REASON = 200
 """Characters of the reason for which a node is down that are said."""
 FORGOTTEN = "FORGOTTEN"
@@ -356,6 +381,8 @@ class JobState:
 
     Of a job that waits for nodes, it is why these are not available.
     """
+    known: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What a hint may name (`scheduler.hint_values`)."""
 
     @property
     def over(self) -> bool:
@@ -365,10 +392,13 @@ class JobState:
     @property
     def stuck(self) -> str:
         """Why it will never start; empty where it may."""
-        waiting = slurm_words.waiting_reason(self.reason)
+        waiting = self._waiting()
         if self.state == "PENDING" and waiting and waiting.is_final:
             return waiting.hint
         return ""
+
+    def _waiting(self) -> slurm_words.WaitReason | None:
+        return slurm_words.waiting_reason(self.reason, {**self.known, "job": self.id})
 
     @property
     def sentence(self) -> str:
@@ -384,7 +414,7 @@ class JobState:
                 f"{head} will not start as it is ({self.reason}):"
                 f" {self.stuck}{self.why and f'; {self.why}'}."
             )
-        if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
+        if self.state in slurm_end.WAITING:
             return f"{head} waits{self._queue()}."
         if not self.over:
             where = ""
@@ -434,9 +464,14 @@ class JobState:
             return (
                 "is not known to Slurm any more, and left no end; its node may have failed"
             )
+        spent = ""
         if self.elapsed:
-            return f"ended after {self.elapsed}"
-        return "ended"
+            spent = f" after {self.elapsed}"
+        if self.status is None:
+            how = UNKNOWN_STATUS.get(self.state, "ended{spent}; how is not known")
+        else:
+            how = ENDED_WITH.get(self.status, "ended{spent} with exit status {status}")
+        return how.format(spent=spent, status=self.status)
 
     def _queue(self) -> str:
         """Where it waits, on which place, why, and until when."""
@@ -446,7 +481,7 @@ class JobState:
         reason = ""
         if self.reason not in ("", "None"):
             reason = self.reason
-        waiting = slurm_words.waiting_reason(reason)
+        waiting = self._waiting()
         known = "reason"
         if waiting:
             known = waiting.hint
@@ -525,6 +560,13 @@ def job_state(job: BatchJob, with_place: bool = True) -> JobState:
     return replace(found, status=job.status)
 
 
+def with_hints(case: Case, state: JobState) -> JobState:
+    """The state of a job, whose hints name what this cluster has; of one that waits."""
+    if state.state not in slurm_end.WAITING:
+        return state
+    return replace(state, known=scheduler.hint_values(case, state.partition))
+
+
 def _shown(job: BatchJob) -> str:
     """The first line that ``scontrol`` has of a job."""
     lines = scheduler.ask_slurm("scontrol", "-o", "--", "show", "job", job.id).splitlines()
@@ -598,7 +640,7 @@ async def follow(
     tail = _Tail(case, job)
     last_change = begun
     while True:
-        now = await asyncio.to_thread(job_state, job)
+        now = with_hints(case, await asyncio.to_thread(job_state, job))
         if now.sentence != last:
             last = now.sentence
             on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})

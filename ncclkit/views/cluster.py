@@ -63,8 +63,7 @@ def _login(case: Case, verb: str) -> Markup:
         accounts.append([row.get(name) or "–" for name in ("account", "partition", "qos")])
     queue = []
     for job in answers.get("jobs", []):
-        number, *others = job.values()
-        queue.append((scheduler.job_number_words(number), *others))
+        queue.append((scheduler.job_number_words(job.get("id", "")), scheduler.job_words(job)))
     unread = []
     for fact in case.facts_of("scheduler."):
         if fact.value is None:
@@ -73,7 +72,7 @@ def _login(case: Case, verb: str) -> Markup:
         el("p", NOTHING_HEAVY, where),
         fit(table(head, rows)),
         fold("Your accounts", fit(table(("Account", "Partition", "QoS"), accounts))),
-        fold("Your jobs", fit(table(("Id", "Name", "State", "Nodes", "Reason"), queue))),
+        fold("Your jobs", fit(table(("Id", "Job"), queue))),
         fold("What Slurm did not answer", fit(table(("Command", "Why"), unread))),
     )
 
@@ -99,6 +98,6 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
     rows = []
-    for outcome in job_outcomes(submit.submitted_jobs(case)):
+    for outcome in job_outcomes(submit.submitted_jobs(case), case):
         rows.append((code(" ".join(outcome.job.words[:1])), outcome.state.sentence))
     return fit(table(("Verb", "Batch jobs of this case"), rows))

@@ -171,7 +171,7 @@ def test_a_rank_outside_is_named_with_its_line_and_what_it_waits_for() -> None:
     assert (first.cause, first.culprits["ranks"], first.strength) == ("disk_or_io", (2,), "likely")
     assert second.say == (
         "Rank 2 waits for a file (/mnt/a.pt) in __init__ at train.py:9 and has not entered all_reduce at train.py:33; "
-        "ranks 0, 1 and 3 wait in it for 4 min."
+        "ranks 0, 1 and 3 wait in it with no word from others for at least 4 min."
     )
 
 
@@ -602,7 +602,7 @@ def test_a_list_of_more_ranks_than_a_host_has_accuses_none() -> None:
 
 
 def test_since_when() -> None:
-    assert waiting_time(rank_positions([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "for 5 min"
+    assert waiting_time(rank_positions([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "with no word from others for at least 5 min"
     assert waiting_time(rank_positions(waiting(0)).values()) == "for at least 3 s"
 
 

@@ -20,7 +20,7 @@ LIMIT = "slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT 2026-11-21T01:02:03
     ("run", "status", "said"),
     [
         ("rank_killed", 0, "Restart or stop: restart: the program is not to blame"),
-        ("rank_raises", 1, "Restart or stop: stop, and fix the program: the program most likely meets the same error"),
+        ("rank_raises", 1, "Restart or stop: stop, and fix the program: ValueError at "),
         ("bad_debug", 1, "Restart or stop: stop, and fix the set-up: the setting is the same"),
         ("healthy", 3, "Restart or stop: wait and see: the job went well."),
     ],
@@ -30,6 +30,50 @@ def test_the_exit_status_is_the_answer(
 ) -> None:
     assert main(["decide", str(HERE / run)]) == status
     assert capsys.readouterr().out.startswith(said)
+
+
+BUG = """step 7
+Traceback (most recent call last):
+  File "/home/ann/bug.py", line 2, in <module>
+    raise ValueError("sample 7 is empty")
+ValueError: sample 7 is empty
+srun: error: n1: task 0: Exited with exit code 1
+"""
+
+
+def test_an_exception_is_said_with_its_line_and_that_its_rank_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slurm-7.out").write_text(BUG)
+    assert main(["decide", str(tmp_path / "slurm-7.out")]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("Restart or stop: stop, and fix the program: ValueError at bug.py:2 (<module>) most likely")
+    assert "raised ValueError: sample 7 is empty at bug.py:2" in said and "Which rank that was is not known" in said
+    assert f"{tmp_path}/slurm-7.out:5: ValueError: sample 7 is empty" in said
+    named = "".join(f"[rank3]: {line}\n" for line in BUG.splitlines()[1:5])
+    (tmp_path / "rank.out").write_text(named)
+    assert main(["decide", str(tmp_path / "rank.out")]) == 1
+    said = capsys.readouterr().out
+    assert "Rank 3 raised" in said and "not known" not in said
+
+
+def test_what_slurm_has_requeued_is_submitted_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slurm-7.out").write_text("[rank0]: step 3/9\n" + LIMIT.format(job=7).replace("TIME LIMIT", "PREEMPTION"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    for state, restarts, status, say in (
+        ("PENDING", 1, 3, "wait and see: Slurm has put job 7 into the queue again by itself, so nobody has to submit"),
+        ("PREEMPTED", 0, 0, "Slurm has not requeued it by itself, so submit it again"),
+    ):
+        line = f"JobId=7 JobState={state} Restarts={restarts} NodeList=n1 StdOut={tmp_path}/slurm-7.out StdErr={tmp_path}/slurm-7.out"
+        (tmp_path / "scontrol").write_text(f'#!/bin/sh\ncase "$*" in *job*) echo "{line}";; *) exit 1;; esac\n')
+        (tmp_path / "scontrol").chmod(0o755)
+        assert main(["decide", "7"]) == status
+        assert say in capsys.readouterr().out
+    assert main(["decide", str(tmp_path / "slurm-7.out")]) == 0
+    assert "; `squeue --me` says whether Slurm has requeued it by itself" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_restarts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_a_good_node_is_ready_and_makes_a_baseline_that_it_meets(good: dict[str,
 @pytest.mark.parametrize(
     ("facts", "say"),
     [
-        ({"gpu__count": 7}, "gpu.count is 7, not 8"),
+        ({"gpu__count": 7}, "gpu.count (GPUs) is 7 here, but the baseline expects 8"),
         ({"gpu__3__recovery": "Reset"}, "GPU 3 asks for Reset"),
         ({"gpu__3__ecc__uncorrected": 2}, "GPU 3 had 2 uncorrectable memory errors"),
         ({"gpu__0__nvlink__speeds": [26.5, None]}, "GPU 0 has 1 of 2 NVLinks down"),
@@ -68,8 +68,8 @@ def test_a_good_node_is_ready_and_makes_a_baseline_that_it_meets(good: dict[str,
             "GPU 2 is held by python (pid 7)",
         ),
         ({"gpu__nvidia_smi": "hung"}, "nvidia-smi hung"),
-        ({"limits__memlock": 65536}, "limits.memlock is 65536, not unlimited"),
-        ({"net__rdma": []}, "is missing, not"),
+        ({"limits__memlock": 65536}, "limits.memlock (bytes of locked memory that are allowed) is 65536 here, but the baseline expects unlimited"),
+        ({"net__rdma": []}, "is missing here, but the baseline expects"),
     ],
 )
 def test_a_bad_node_is_not_ready_and_says_what(good: dict[str, Any], facts: dict[str, Any], say: str) -> None:
@@ -78,6 +78,29 @@ def test_a_bad_node_is_not_ready_and_says_what(good: dict[str, Any], facts: dict
         changed(good, limits__memlock=-1) | changed(good, **{"limits__memlock": -1, **facts}), baseline
     )
     assert any(say in problem["say"] for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected", "say"),
+    [
+        ("cpu.total", 2, 64, "cpu.total (CPUs online) is 2 here, but the baseline expects 64"),
+        ("gpu.0.model", "A", "B", "gpu.0.model is A here, but the baseline expects B"),
+        ("limits.memlock", 65536, -1, "is 65536 here, but the baseline expects unlimited"),
+        ("memory.total", 5, 9, "memory.total (bytes of memory) is 5 here, but the baseline expects at least 9"),
+    ],
+)
+def test_what_is_unlike_the_baseline_is_said_in_words(name: str, value: Any, expected: Any, say: str) -> None:
+    found = {name: {"name": name, "value": value, "why": ""}}
+    ((problem,), _) = gate.judge_node(found, {"facts": {name: expected}})
+    assert problem["say"].endswith(say)
+
+
+def test_the_baseline_is_named_only_where_it_is_what_counts() -> None:
+    asked = argparse.Namespace(**(gate.DEFAULTS | {"baseline": "/b.json"}))
+    unlike = gate.problem_row("cpu.total", 2, gate.unlike_baseline("cpu.total", 2, 64), 64)
+    lost = gate.problem_row("mount./x", "missing", "/x is not mounted", "mounted")
+    assert gate._printed_object([unlike], [], 9, asked, None)["say"].endswith("expects 64 (baseline: /b.json)")
+    assert gate._printed_object([lost], [], 9, asked, None)["say"].endswith("/x is not mounted")
 
 
 def test_what_cannot_be_read_is_unknown_and_more_than_the_baseline_is_fine(good: dict[str, Any]) -> None:
@@ -315,7 +338,7 @@ def test_the_odd_node_is_named_among_many_verdicts(good: dict[str, Any], tmp_pat
     files = verdicts(tmp_path, {"n1": good, "n2": good, "n3": bad, "n10": good})
     found = compare_nodes(files)
     assert list(found.outliers) == ["n3"] and not found.shared
-    assert found.summary.startswith("n3 is odd among 4 nodes: gpu.library is 999.1, not "), found.summary
+    assert found.summary.startswith("n3 is odd among 4 nodes: gpu.library (version of the driver's library) is 999.1 here, but the baseline expects "), found.summary
     assert [one.host for one in found.verdicts] == ["n1", "n2", "n3", "n10"]
     assert main(["compare", *map(str, files)]) == 1 and "n10 is ready" in capsys.readouterr().out
     assert main(["compare", str(files[0]), str(files[1])]) == 0
@@ -328,7 +351,7 @@ def test_what_most_nodes_share_is_a_matter_of_their_baseline(good: dict[str, Any
     new = changed(good, host__kernel="9.9")
     found = compare_nodes(verdicts(tmp_path, {"old": good, "n1": new, "n2": new, "n3": new}))
     assert found.outliers == {} and len(found.shared) == 1
-    assert found.summary.startswith("4 nodes agree. Most of them share: host.kernel is 9.9, not")
+    assert found.summary.startswith("4 nodes agree. Most of them share: host.kernel (release of the kernel) is 9.9 here, but")
 
 
 def test_slower_gpus_and_a_node_that_could_not_tell_are_odd(good: dict[str, Any], tmp_path: Path) -> None:
@@ -382,7 +405,7 @@ def test_the_agent_alone_answers_on_this_host(agent: Path, tmp_path: Path) -> No
     known = json.loads(baseline.read_text()) if code == 0 else {"facts": {}}
     baseline.write_text(json.dumps(known | {"facts": {"cpu.total": 100_000}}))
     code, said = run(agent, "--baseline", str(baseline), "--seconds", "30")
-    assert code == 1 and "cpu.total is" in said["say"] and said["ready"] is False
+    assert code == 1 and "cpu.total (CPUs online) is" in said["say"] and said["ready"] is False
 
 
 @pytest.mark.parametrize(

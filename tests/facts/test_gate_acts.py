@@ -66,8 +66,9 @@ def test_a_node_is_drained_only_where_it_was_asked_and_is_not_ready(agent: Path,
     assert code == 2 and asked(tmp_path) == "", "nor one that could not be judged"
     code, said = gate_on(agent, tmp_path, "--drain", "--baseline", str(tmp_path / "b"))
     assert code == 1 and said["drained"] is True and said["say"].endswith("; it was drained")
+    assert f"here, but the baseline expects 100000 (baseline: {tmp_path}/b)" in said["say"]
     update = asked(tmp_path).splitlines()[-1]
-    assert update.startswith("update nodename=n1 state=drain reason=ncclkit gate: cpu.total is")
+    assert update.startswith("update nodename=n1 state=drain reason=ncclkit gate: cpu.total (CPUs online) is")
 
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*", "MIXED+DRAIN", "MAINT"])
@@ -364,8 +365,8 @@ def cards(*rows: dict[str, Any], synced: bool = True) -> dict[str, Any]:
         ({}, ""),
         ({"speed": 400_000}, ""),
         ({"speed": None}, ""),
-        ({"speed": 100_000}, "network interface ens1 runs at 100000 Mbit/s, not 200000"),
-        ({"mtu": 1500}, "network interface ens1 has MTU 1500, not 9000"),
+        ({"speed": 100_000}, "network interface ens1 runs at 100000 Mbit/s, but the baseline expects 200000"),
+        ({"mtu": 1500}, "network interface ens1 has MTU 1500, but the baseline expects 9000"),
         ({"state": "down"}, "network interface ens1 is missing or down"),
     ],
 )
@@ -409,7 +410,7 @@ def test_a_baseline_holds_each_kind_of_node_and_a_lost_gpu_makes_no_new_kind(
         return [one["say"] for one in judged(baseline=file)["problems"]]
 
     assert problems(good) == [] and problems(cpu_node(good)) == []
-    assert "gpu.count is 7, not 8" in problems(changed(good, gpu__count=7))
+    assert "gpu.count (GPUs) is 7 here, but the baseline expects 8" in problems(changed(good, gpu__count=7))
     monkeypatch.setattr(gate, "collect", lambda **_: good.values())
     said = judged(baseline=file, kind="h200x8")
     assert said["status"] == 2 and "knows no kind h200x8" in said["say"]

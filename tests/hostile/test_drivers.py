@@ -138,6 +138,13 @@ def test_a_command_that_gives_no_answer_ends_with_what_it_started(
     assert reply.ended == commands.LATE and reply.left == [] and leftovers(mark) == []
 
 
+def test_what_starts_programs_until_it_is_killed_leaves_none(tmp_path: Path, mark: str) -> None:
+    """A session of its own that ignores SIGTERM, and has a new child at every look."""
+    text = f'setsid sh -c "{DEAF}; while :; do sleep 0.02; sleep 5 & done" & exec sleep 600'
+    reply = commands.run_bounded(script(tmp_path, text), 0.5)
+    assert reply.ended == commands.LATE and reply.left == [] and leftovers(mark) == []
+
+
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_command_that_writes_without_end_is_cut(tmp_path: Path, mark: str, kind: str) -> None:
     reply = commands.run_bounded(script(tmp_path, ENDLESS[kind]), 20)

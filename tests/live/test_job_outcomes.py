@@ -86,7 +86,7 @@ def test_two_hundred_jobs_with_a_hung_controller_cost_one_silence(slurm: Cluster
     silent = [outcome for outcome in found if outcome.state.state == SILENT]
     assert len(silent) == 199 and not any(outcome.state.over for outcome in silent)
     assert "Slurm does not answer (squeue did not answer within 2 s); " in silent[0].state.sentence
-    assert found[3].state.sentence == "Job 104 ended." and found[3].lines() == [
+    assert found[3].state.sentence == "Job 104 ended with exit status 1 (it found trouble, or failed)." and found[3].lines() == [
         "found (proven, rank_exception): Rank 2 raised."
     ]
     assert not list(tmp_path.glob("case/jobs/*/end.json")), "nobody has said that any of them ended"
@@ -115,7 +115,7 @@ def test_one_question_for_all_jobs_and_none_about_those_that_ended(slurm: Cluste
         "Job 103 runs on n3 since 2026-11-23 14:05:00.",
         "Job 104 reached Slurm's time limit; -t asks for more time.",
         "Job 105 lost a node, which failed; submit it again, and tell your administrators.",
-        "Job 106 ended.",
+        "Job 106 ended well (exit status 0).",
     ]
     assert found[5].lines() == ["healthy: Nothing found.", "Report: /case/report.html"]
     assert slurm.asked == ["squeue", "sacct", "squeue"]
@@ -198,7 +198,7 @@ def test_status_as_json_says_what_came_of_each_job(
     assert not silent["over"] and not silent["answered"] and silent["verdict"] is None
     assert main(["status", "--case", str(case.path)]) == 0
     shown = capsys.readouterr().err
-    assert "ncclkit report: Job 101 ended.\n  found (proven, rank_killed): Lost n2.\n" in shown
+    assert "ncclkit report: Job 101 ended with exit status 1 (it found trouble, or failed).\n  found (proven, rank_killed): Lost n2.\n" in shown
     assert "  Restart or stop: restart without n2: rank_killed is proven\n" in shown
 
 

@@ -73,6 +73,9 @@ def test_the_parts_of_a_heterogeneous_job_are_looked_at_together(fake: Path, tmp
 def test_of_an_array_one_task_is_meant(fake: Path, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=r"is an array, of which 2 tasks run \(7_0, 7_4\); name one of them: --job 7_0"):
         asked_about(fake, tmp_path, "7", ARRAY)
+    named = [f"JobName=train {line}" for line in ARRAY]
+    with pytest.raises(NcclkitError, match=r"Slurm job 7 \(train\) is an array, of which 2 tasks run"):
+        asked_about(fake, tmp_path, "7", named)
     assert asked_about(fake, tmp_path, "7_0", ARRAY[:1]) == slurm_beside.RunningParts("9", (2,))
     waits = shown(7, "ArrayJobId=7 ArrayTaskId=5-9", "PENDING")
     assert asked_about(fake, tmp_path, "7", [waits, ARRAY[0]]) == slurm_beside.RunningParts("9", (2,))
@@ -92,7 +95,7 @@ ENDED = {
     "23.11 time": ("TIMEOUT|0:0|00:10:00|n1", "reached Slurm's time limit"),
     "24.05 files": ("FAILED|0:53|00:00:00|n1", "could not open job.out"),
     "24.11 twice": ("PREEMPTED|0:0|00:00:09|n1\nCOMPLETED|0:0|00:10:00|n2", "was preempted"),
-    "25.05 more": ("COMPLETED|0:0|00:00:09|n1|new|columns", "ended after 00:00:09"),
+    "25.05 more": ("COMPLETED|0:0|00:00:09|n1|new|columns", "ended well after 00:00:09 (exit status 0)"),
 }
 
 

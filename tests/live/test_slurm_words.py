@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from ncclkit.cli.parser import command_parser
 from ncclkit.cli.runner import print_parts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
-from ncclkit.live import node_kinds, scheduler, slurm_words, submit
+from ncclkit.live import node_kinds, partition_choice, scheduler, slurm_words, submit
 from ncclkit.live.job_checks import refuse_misfit, seconds_of
 from ncclkit.live.options import JobOptions
+from tests.live.test_job_outcomes import made_jobs
 from tests.live.test_submit import commands, fake, filled
 
 __all__ = ["fake"]
@@ -437,3 +440,165 @@ def test_progress_that_was_shown_is_not_printed_again(tmp_path: Path, capsys: py
     assert ended.sentence not in capsys.readouterr().err
     print_parts(ended_answer(job, ended).parts)  # nobody followed it
     assert "rank 0: done" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- what else could take the job
+
+SEVERAL = """debug|idle|2|gpu:h100:2|8|h100,ib
+debug|idle|2|(null)|8|ib
+cpu|idle|2|(null)|8|ib
+short|idle|4|gpu:h100:2|8|h100
+closed|idle|9|gpu:h100:4|8|h100
+away|idle|9|gpu:h100:4|8|h100
+"""
+OPEN = "AllowGroups=ALL AllowAccounts=ALL MaxNodes=UNLIMITED"
+ROWS = scheduler.partitions(
+    SEVERAL,
+    f"PartitionName=debug Default=YES {OPEN} MaxTime=UNLIMITED State=UP\n"
+    f"PartitionName=cpu Default=NO {OPEN} MaxTime=UNLIMITED State=UP\n"
+    f"PartitionName=short Default=NO {OPEN} MaxTime=00:01:00 State=UP\n"
+    "PartitionName=closed Default=NO AllowGroups=ALL AllowAccounts=ml MaxNodes=9 MaxTime=UNLIMITED State=UP\n"
+    f"PartitionName=away Default=NO {OPEN} MaxTime=UNLIMITED State=DOWN\n",
+)
+
+
+def cluster_of(*accounts: str) -> Case:
+    """What ann knows of a cluster with five partitions; without accounts, where none are kept."""
+    facts = [Fact("scheduler.partitions", ROWS)]
+    if accounts:
+        facts.append(Fact("scheduler.accounts", [{"account": name, "qos": ""} for name in accounts]))
+    return filled(facts)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "given", "other"),
+    [
+        (["lab"], {"nodes": 9}, "-N 4 is the most there; no other partition that you may use fits it, either"),
+        # who may use a larger one is told so, and who knows no accounts is not refused it
+        (["ml"], {"nodes": 9}, r"-p names another that it fits \(closed\)"),
+        ([], {"nodes": 9}, r"-p names another that it fits \(closed\)"),
+        (["lab", "ml"], {"nodes": 9, "account": "lab"}, "no other partition that you may use"),
+        (["lab"], {"partition": "cpu", "gpus_per_node": 2}, r"-p names another that it fits \(debug\)"),
+        (["lab"], {"partition": "cpu", "gpus_per_node": 2, "time": "1"}, r"\(debug, short\)"),
+        (["lab"], {"partition": "short", "time": "30"}, r"\(debug, cpu\)"),
+        (["lab"], {"partition": "short", "time": "30", "constraint": "h100"}, r"\(debug\)"),
+        (["lab"], {"partition": "short", "time": "30", "gpu_type": "h100"}, r"\(debug\)"),
+        (["lab"], {"nodes": 3, "gpus_per_node": 2}, "-N 2 takes those that have, --gpus-per-node 0 takes any nodes; no other"),
+    ],
+)
+def test_only_a_partition_that_can_help_is_named(accounts: list[str], given: dict[str, Any], other: str) -> None:
+    with pytest.raises(NcclkitError, match=f"{other}.*$"):
+        refuse_misfit(cluster_of(*accounts), JobOptions(**given))
+
+
+def test_the_partitions_of_a_hint_are_those_that_are_open() -> None:
+    said = scheduler.hint_values(cluster_of("lab"))["partitions"]
+    assert said == "there is debug, cpu, short; closed is for account ml; away is DOWN"
+    assert "short, closed; away is DOWN" in scheduler.hint_values(cluster_of("ml"))["partitions"]
+    assert scheduler.hint_values(cluster_of())["partitions"] == "there is debug, cpu, short, closed; away is DOWN"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"accounts": "ml,lab"}, ""),
+        ({"accounts": "ALL", "denied_accounts": "lab"}, "does not take account lab"),
+        ({"denied_accounts": "ml"}, ""),
+        ({"groups": "nobody-has-it"}, "is for group nobody-has-it"),
+        ({"state": "DRAIN"}, "is DRAIN"),
+    ],
+)
+def test_why_a_partition_takes_no_job_of_a_user(more: dict[str, str], why: str) -> None:
+    assert partition_choice.why_closed({**ROWS[0], **more}, ["lab"]) == why
+    own = ",".join(partition_choice.own_groups())
+    assert partition_choice.why_closed({**ROWS[0], "groups": own}, ["lab"]) == ""
+
+
+REFUSED = "Job's_account_not_permitted_to_use_this_partition_(closed_allows_ml_not_lab)"
+
+
+@pytest.mark.parametrize(
+    ("accounts", "way"),
+    [
+        (["lab"], r"name another partition with -p \(debug, cpu, short\)\.$"),
+        (["lab", "ml"], r"name account ml with -A, or another partition with -p \(debug, cpu, short\)\.$"),
+        ([], r"name another with -A or -p\.$"),
+    ],
+)
+def test_an_account_is_offered_only_where_there_is_one_that_helps(accounts: list[str], way: str) -> None:
+    state = submit.parse_state(f"JobId=7 JobState=PENDING Reason={REFUSED} Partition=closed")
+    said = submit.with_hints(cluster_of(*accounts), state)
+    assert said.stuck
+    assert re.search(way, said.sentence), said.sentence
+    assert ("-A" in said.sentence) is (accounts != ["lab"])
+
+
+def test_gpus_are_offered_with_the_nodes_that_have_them() -> None:
+    said = submit.kind_sentence(cluster_of("lab"), JobOptions(nodes=4))
+    assert "--gpus-per-node asks for GPUs, which 2 of its 4 nodes have, so -N 2 is the most with them" in said
+    few = submit.kind_sentence(cluster_of("lab"), JobOptions(nodes=2, gpus_per_node=0))
+    assert "which 2 of its 4 nodes have." in few
+
+
+HELD = ("launch_failed_requeued_held", "launch failed requeued held", "JobHoldMaxRequeue", "job_requeued_in_held_state")
+
+
+@pytest.mark.parametrize("reason", HELD)
+def test_a_job_that_slurm_holds_after_a_requeue_is_followed_and_not_cancelled(
+    fake: Path, tmp_path: Path, reason: str
+) -> None:
+    """It starts again once it is released, as it is here."""
+    case = Case.open(tmp_path / "case")
+    job = made_jobs(case, 1)[0]
+    asked = tmp_path / "asked"
+    held = f"JobId=101 JobState=PENDING Restarts=1 Reason={reason.replace(' ', '_')} Partition=debug"
+    over = "JobId=101 JobState=COMPLETED ExitCode=0:0 Partition=debug"
+    commands(
+        fake,
+        scontrol=f"echo x >> {asked}; if [ $(wc -l < {asked}) -lt 3 ]; then echo '{held}'; else echo '{over}'; fi",
+        scancel=f"echo cancelled >> {tmp_path}/cancelled",
+        squeue="exit 1",
+        sinfo="echo 'n1: its disk is full'",
+    )
+    (job.folder / "exit").write_text("0\n")
+    said: list[str] = []
+    ended = asyncio.run(submit.follow(case, job, lambda record: said.append(str(record.get("say")))))
+    assert ended.state == "COMPLETED" and not (tmp_path / "cancelled").exists()
+    assert "waits" in said[0] and "`scontrol release 101` lets it" in said[0]
+
+
+def test_a_job_that_will_never_start_is_still_cancelled(fake: Path, tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    job = made_jobs(case, 1)[0]
+    final = "JobId=101 JobState=PENDING Reason=BadConstraints Command=/x/jobs/1-probe/job.sbatch"
+    over = "JobId=101 JobState=CANCELLED Command=/x/jobs/1-probe/job.sbatch"
+    gone = tmp_path / "cancelled"
+    commands(fake, scontrol=f"if [ -e {gone} ]; then echo '{over}'; else echo '{final}'; fi", scancel=f"touch {gone}", squeue="exit 1")
+    with pytest.raises(NcclkitError, match="no node has what it asks for; it was cancelled"):
+        asyncio.run(submit.follow(case, job))
+    assert gone.exists()
+
+
+def test_a_job_that_may_have_been_taken_is_named_so_that_it_can_be_found(fake: Path, tmp_path: Path) -> None:
+    commands(fake, sbatch="echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1")
+    when = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+    with pytest.raises(NcclkitError, match=rf"squeue --me -o '%i %j %V'` lists a job ncclkit-probe of {when} or later"):
+        submit.submit(Case.open(tmp_path / "case"), ["probe"], JobOptions())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("12+0|train|RUNNING|1|gres:gpu:1|n1|debug|None", "train: RUNNING in debug, 1 node (n1) with 1 GPU"),
+        ("12+1|train|RUNNING|2|N/A|n[3-4]|cpu|None", "train: RUNNING in cpu, 2 nodes (n[3-4])"),
+        ("13|eval|PENDING|4|gres/gpu:h100=2||debug|Priority", "eval: PENDING in debug, 4 nodes with 2 h100 GPUs each (Priority)"),
+        ("14|mig|PENDING|1|gres:gpu:1g.10gb:1||debug|None", "mig: PENDING in debug, 1 node with 1 MIG slice 1g.10gb"),
+    ],
+)
+def test_a_job_and_each_part_of_it_say_their_nodes_and_gpus(fake: Path, line: str, words: str) -> None:
+    commands(fake, squeue=f"echo '{line}'")
+    (job,) = scheduler._jobs()
+    assert scheduler.job_words(job) == words
+    # as cases of earlier versions have it
+    assert scheduler.job_words({"id": "7", "name": "a", "state": "RUNNING", "nodes": "1", "reason": "None"}) == "a: RUNNING, 1 node"

@@ -387,7 +387,13 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=PENDING Reason=AssocGrpGRES", "all jobs of your account together .* one must end .AssocGrpGRES"),
         ("JobState=FAILED ExitCode=67:0", "does not see .*python.* install ncclkit on shared storage"),
         ("JobState=RUNNING NodeList=n[1-2] StartTime=2026-11-23T14:05:00", r"runs on n\[1-2\] since 2026-11-23 14"),
-        ("JobState=COMPLETED RunTime=00:00:09", "ended after 00:00:09"),
+        ("JobState=COMPLETED RunTime=00:00:09", "ended well after 00:00:09 .exit status 0."),
+        ("JobState=FAILED RunTime=00:00:09 ExitCode=1:0", "ended after 00:00:09 with exit status 1 .it found trouble, or failed."),
+        ("JobState=FAILED RunTime=00:00:09 ExitCode=2:0", "ended after 00:00:09 with exit status 2"),
+        ("JobState=FAILED RunTime=00:00:09 ExitCode=", "failed after 00:00:09"),
+        ("JobState=COMPLETED RunTime=00:00:09 ExitCode=", "ended well after 00:00:09"),
+        ("JobState=REQUEUE_HOLD Reason=launch_failed_requeued_held", "waits, its node could not start it, and Slurm holds it: `scontrol release 7` .*"),
+        ("JobState=SPECIAL_EXIT Reason=job_requeued_in_held_state", "waits, .* `scontrol release 7` lets it go .*"),
     ],
 )
 def test_each_state_is_one_sentence(fields: str, sentence: str) -> None:
@@ -616,7 +622,7 @@ def test_a_full_spool_and_a_full_queue_are_a_sentence_each(tmp_path: Path, monke
         while "n1: SlurmdSpoolDir is full" not in (said := submit.job_state(job).sentence):
             assert time.monotonic() < end, said
             time.sleep(0.2)
-        assert "its node could not start it, and it is held" in said or "nodes that it needs are down" in said
+        assert "its node could not start it, and Slurm holds it" in said or "nodes that it needs are down" in said
 
 
 ENDLESS = """

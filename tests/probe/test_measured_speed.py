@@ -107,6 +107,17 @@ def run_of(busbw: float, bound: bandwidth.Expectation = NVLINK, others: str = ""
     )
 
 
+def test_a_bandwidth_has_its_message_size_its_hosts_and_the_interface_that_was_named() -> None:
+    said = run_of(40.0, hosts=2).summary
+    assert said.startswith("all_reduce on 4 ranks over nccl on 2 hosts: 40.00 GB/s busbw with 256 MiB messages at best")
+    one = run_of(40.0)
+    assert one.summary.startswith("all_reduce on 4 ranks over nccl: 40.00 GB/s busbw with 256 MiB messages")
+    named = replace(one, plan=replace(one.plan, env={"NCCL_SOCKET_IFNAME": "eth0"}))
+    assert "over nccl, interface eth0: " in named.summary
+    simulated = replace(one.plan, network={"hosts": 2})
+    assert " hosts" not in replace(run_of(40.0, hosts=2), plan=simulated).summary
+
+
 def test_the_run_itself_says_it_with_what_others_used() -> None:
     slow = run_of(40.0, others=" GPU 1 was busy.")
     assert f"11 % of the 371 GB/s that NVLink allows: {SAID}. GPU 1 was busy." in slow.summary

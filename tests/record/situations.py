@@ -73,7 +73,7 @@ def text_of(number: int, each: Situation) -> str:
 def lines_of(each: Situation) -> Iterator[str]:
     """What was typed, and the sentences that counted."""
     for user, line, kept in each.told:
-        sign = "#" if user == "root" else "$"
+        sign = "#" if user.partition("@")[0] == "root" else "$"
         yield f"{user}{sign} {line}"
         yield from kept
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ncclkit.cli.arguments import add_json
 from ncclkit.cli.reading import read_evidence
 from ncclkit.cli.runner import Aside, Part, Verb, VerbAnswer, print_note
-from ncclkit.core.model import SCHEMA, NcclkitError
+from ncclkit.core.kinds import PythonException
+from ncclkit.core.model import SCHEMA, Event, NcclkitError, cite
 
 if TYPE_CHECKING:
     from ncclkit.causes.attempts import JobAttempt
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 """A host's own name, which may stand in a list of Slurm; a log may hold anything in its place."""
+SHOWN = 200
+"""Characters of the line that is quoted."""
 FAILED = ("found", "unexplained")
 """Verdicts on a job that did not succeed."""
 
@@ -101,7 +104,7 @@ def _decided(paths: Sequence[str], history: Path | None, earlier: list[JobAttemp
     from ncclkit.analysis.once import last_run_of
     from ncclkit.causes.attempts import keep_attempt
     from ncclkit.causes.engine import diagnose
-    from ncclkit.causes.restart_or_stop import attempt_of, decide
+    from ncclkit.causes.restart_or_stop import attempt_of, decide, requeued_decision
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
 
@@ -121,6 +124,8 @@ def _decided(paths: Sequence[str], history: Path | None, earlier: list[JobAttemp
             before.append(attempt)
     scope = last_run_of(case)
     decision = decide(found, scope, before)
+    if reading.requeued:
+        decision = requeued_decision(reading.requeued)
     is_new = len(before) == len(earlier)
     if history is not None and is_new and found.verdict in FAILED:
         now = attempt_of(found, scope)
@@ -149,11 +154,35 @@ def _parts(answer: _Answer, only_hosts: bool) -> Iterator[Part]:
         yield sentence
         if answer.found.verdict in FAILED:
             yield answer.found.headline
+            yield from _evidence_lines(answer.found)
         return
     yield Aside(f"ncclkit: {sentence}")
     names = node_names(answer.decision.exclude)
     if names:
         yield ",".join(names)
+
+
+def _evidence_lines(found: Diagnosis) -> Iterator[str]:
+    """The line that the first finding rests on, and that no line names its rank."""
+    first = next(iter(found.findings), None)
+    if first is None:
+        return
+    if first.say.startswith("A rank") and not first.culprits.get("ranks"):
+        yield "Which rank that was is not known: no line names it."
+    for piece in first.evidence[:1]:
+        row = cite(piece)
+        number = row["line"]
+        if isinstance(piece, Event) and isinstance(piece.data, PythonException):
+            # a traceback ends with what was raised
+            number = piece.data.until or number
+        lines = str(row["text"]).strip().splitlines()
+        last = ""
+        if lines:
+            last = lines[-1].strip()
+        place = str(row["path"])
+        if number:
+            place = f"{place}:{number}"
+        yield f"  {place}: {last[:SHOWN]}"
 
 
 def node_names(hosts: Iterable[str]) -> list[str]:

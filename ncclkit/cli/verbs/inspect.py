@@ -110,3 +110,10 @@ def _fact_parts(
         partitions = scheduler.known(case).get("partitions", [])
         rows = [(row["name"], scheduler.partition_words(row)) for row in partitions]
         yield NameTable(scheduler.scheduler_sentence(case), rows)
+        queue = []
+        for job in scheduler.known(case).get("jobs", []):
+            number = scheduler.job_number_words(job.get("id", ""))
+            words = scheduler.job_words(job)
+            queue.append((number, words))
+        if queue:
+            yield NameTable("Your jobs in the queue", queue)

@@ -61,9 +61,9 @@ class StatusVerb(Verb):
             followed = follow_job(case, job)
             if followed.status == INTERRUPTED:
                 return followed
-            known = job_outcomes(held)
+            known = job_outcomes(held, case)
             return replace(followed, data=lambda: _json_object(case, job, known))
-        known = job_outcomes(held)
+        known = job_outcomes(held, case)
         shown: set[str] = set()
         (now,) = [outcome.state for outcome in known if outcome.job is job]
         if not options.json:

@@ -99,7 +99,7 @@ def _json_object(case: Case, job: BatchJob) -> dict[str, Any]:
     """The job as ``ncclkit status --json`` has it."""
     from ncclkit.live.job_outcomes import job_outcomes
 
-    (outcome,) = job_outcomes([job])
+    (outcome,) = job_outcomes([job], case)
     return {"schema": SCHEMA, "case": str(case.path), "job": outcome.to_dict()}
 
 

@@ -122,6 +122,11 @@ class SlurmEnd:
     restarts: int = 0
     """How often Slurm has put it into the queue again."""
 
+    @property
+    def is_requeued(self) -> bool:
+        """Whether it waits for its next attempt, which nobody has to submit."""
+        return self.state in WAITING and self.restarts > 0
+
 
 def fields(line: str) -> dict[str, str]:
     """The fields of one line of ``scontrol -o``, of each name the first one.
@@ -185,7 +190,7 @@ def note_on_running(job: str, end: SlurmEnd) -> str:
     where = ""
     if NODES.fullmatch(end.nodes):
         where = f" on {end.nodes[:80]}"
-    if end.state in WAITING and end.restarts:
+    if end.is_requeued:
         return (
             f"Slurm has put job {job} into the queue again by itself ({end.state}), so its logs are"
             " of an earlier attempt; who submits it, too, has it twice."

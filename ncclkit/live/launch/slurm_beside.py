@@ -132,9 +132,13 @@ def _rows_of_job(shown: Sequence[Mapping[str, str]], job: str) -> list[Mapping[s
         tasks.append(f"{row.get('ArrayJobId', '')}_{row.get('ArrayTaskId', '')}")
     if len(running) > 1:
         count = plural(len(tasks), "task")
+        called = ""
+        if running[0].get("JobName"):
+            # by the number alone nobody knows their job again
+            called = f" ({running[0]['JobName'][:60]})"
         raise NcclkitError(
-            f"Slurm job {job} is an array, of which {count} run ({some(tasks)}); name one of them:"
-            f" --job {tasks[0]}."
+            f"Slurm job {job}{called} is an array, of which {count} run ({some(tasks)}); name one"
+            f" of them: --job {tasks[0]}."
         )
     return running
 
