@@ -48,7 +48,8 @@ class Translator:
 
     def join_sentences(self, sentences: Iterable[str]) -> str:
         """Translated sentences one after the other."""
-        return SENTENCE_GAPS[self.language].join(sentences)
+        gap = SENTENCE_GAPS[self.language]
+        return gap.join(sentences)
 
 
 @cache
