@@ -34,6 +34,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.launchers import launchers
+from ncclkit.analysis.outcome import work_lines
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -48,6 +49,8 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, exits, rank_states, signal_of
+from ncclkit.analysis.shrinks import Shrink, shrinks
+from ncclkit.analysis.succession import Span
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
@@ -61,11 +64,12 @@ from ncclkit.core.kinds import (
     GlooClosed,
     KernelOom,
     KernelSegfault,
+    NcclDestroy,
     NcclWarn,
     PythonException,
     Stack,
 )
-from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 
 ID = "rank_exception"
 explains = (
@@ -107,18 +111,41 @@ def _lost_peer(case: Case) -> Finding | None:
     lost = _lost_connections(case)
     if not lost:
         return None
+    ranks: tuple[int, ...] = ()
+    line: list[Event] = []
+    decided = ""
+    shrink = _shrink_after(case, lost)
+    if shrink is not None:
+        # whom the program left out then is the peer that the others had lost
+        ranks = shrink.left_out
+        line = [shrink.lines[0]]
+        if Span(work_lines(case)).ends_after(shrink.lines[0]):
+            return clear(ID, f"The program went on without {name_ranks(ranks)}.", tuple(line))
+        decided = f", and the program then left {name_ranks(ranks)} out (ncclCommShrink)"
     say = (
-        f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
+        f"{who_of(lost)} only lost a peer{decided}; the reason why that peer ended,"
         " most often an error of the program, is not in these files."
     )
     return found(
         ID,
         "possible",
         say,
-        pick(lost, limit=3),
+        pick(line, lost, limit=3),
+        ranks=ranks,
         advice=(_record_traceback(case),),
         next=experiment(case),
     )
+
+
+def _shrink_after(case: Case, lost: list[Event]) -> Shrink | None:
+    """The shrink in which those were left out that had not closed their communicators before."""
+    closed = {event.rank for event in case.of(NcclDestroy, how="destroy")}
+    losses = Span(lost)
+    for shrink in shrinks(case.events):
+        is_after = losses.begins_before(shrink.lines[0])
+        if shrink.left_out and is_after and not closed.intersection(shrink.left_out):
+            return shrink
+    return None
 
 
 def _exit_without_traceback(case: Case) -> Finding | None:

@@ -20,6 +20,7 @@ from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
+from ncclkit.analysis.shrinks import shrinks
 from ncclkit.analysis.strangers import strangers_in_words
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
@@ -118,6 +119,8 @@ class JobSummary:
     """The command of its ranks, or the script that their tracebacks name."""
     ranks: int | None = None
     hosts: tuple[str, ...] = ()
+    left_out: str = ""
+    """Ranks without which the program went on, as it shrank a communicator."""
     nccl: str = ""
     torch: str = ""
     cuda: str = ""
@@ -133,7 +136,8 @@ class JobSummary:
         hosts = ""
         if self.hosts:
             hosts = f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})"
-        said = ", ".join(filter(None, (self.command, " on ".join(filter(None, (size, hosts))))))
+        place = " on ".join(filter(None, (size, hosts)))
+        said = ", ".join(filter(None, (self.command, place, self.left_out)))
         if self.id and said:
             return f"{self.id}: {said}"
         return self.id or said
@@ -436,10 +440,29 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
         command=_command_of_job(case),
         ranks=known.get("ranks"),
         hosts=tuple(known.get("hosts") or ()),
+        left_out=_left_out(case),
         started=min(times, default=None),
         ended=max(times, default=None),
         **versions,
     )
+
+
+def _left_out(case: Case) -> str:
+    """``without rank 3 since ncclCommShrink``."""
+    named: set[int] = set()
+    unnamed = 0
+    for shrink in shrinks(case.events):
+        named.update(shrink.left_out)
+        unnamed += shrink.unnamed
+    words = []
+    if named:
+        words.append(text.ranks(sorted(named)))
+    if unnamed:
+        more = " more" if named else ""
+        words.append(f"{text.plural(unnamed, 'rank')}{more} that no line names")
+    if not words:
+        return ""
+    return f"without {' and '.join(words)} since ncclCommShrink"
 
 
 def _job_id(case: Case) -> str:
