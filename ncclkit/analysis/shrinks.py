@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ncclkit.analysis.communicators import Communicator, Index
+from ncclkit.core import text
 from ncclkit.core.kinds import NcclInit
 from ncclkit.core.model import Event
 
@@ -62,6 +63,23 @@ def shrinks(events: Iterable[Event]) -> list[Shrink]:
         if left_out is not None:
             found.append(_shrink(left_out, _global_ranks(parent, index.world), made.size, held))
     return found
+
+
+def left_out_in_words(events: Iterable[Event]) -> str:
+    """``without rank 3 since ncclCommShrink``; "" where nobody was left out."""
+    named: set[int] = set()
+    unnamed = 0
+    for shrink in shrinks(events):
+        named.update(shrink.left_out)
+        unnamed += shrink.unnamed
+    words = []
+    if named:
+        words.append(text.ranks(sorted(named)))
+    if unnamed:
+        words.append(f"{text.plural(unnamed, 'rank')} that no line names")
+    if not words:
+        return ""
+    return f"without {' and '.join(words)} since {SHRINK}"
 
 
 def _shrink(

@@ -118,10 +118,13 @@ def _lost_peer(case: Case) -> Finding | None:
     if shrink is not None:
         # whom the program left out then is the peer that the others had lost
         ranks = shrink.left_out
-        line = [shrink.lines[0]]
-        if Span(work_lines(case)).ends_after(shrink.lines[0]):
-            return clear(ID, f"The program went on without {name_ranks(ranks)}.", tuple(line))
-        decided = f", and the program then left {name_ranks(ranks)} out (ncclCommShrink)"
+        peer = name_ranks(ranks)
+        first = shrink.lines[0]
+        line = [first]
+        work = Span(work_lines(case))
+        if work.ends_after(first):
+            return clear(ID, f"The program went on without {peer}.", tuple(line))
+        decided = f", and the program then left {peer} out (ncclCommShrink)"
     say = (
         f"{who_of(lost)} only lost a peer{decided}; the reason why that peer ended,"
         " most often an error of the program, is not in these files."
@@ -142,8 +145,10 @@ def _shrink_after(case: Case, lost: list[Event]) -> Shrink | None:
     closed = {event.rank for event in case.of(NcclDestroy, how="destroy")}
     losses = Span(lost)
     for shrink in shrinks(case.events):
-        is_after = losses.begins_before(shrink.lines[0])
-        if shrink.left_out and is_after and not closed.intersection(shrink.left_out):
+        if not shrink.left_out or closed.intersection(shrink.left_out):
+            continue
+        first = shrink.lines[0]
+        if losses.begins_before(first):
             return shrink
     return None
 

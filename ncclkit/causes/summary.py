@@ -20,7 +20,7 @@ from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
-from ncclkit.analysis.shrinks import shrinks
+from ncclkit.analysis.shrinks import left_out_in_words
 from ncclkit.analysis.strangers import strangers_in_words
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
@@ -440,29 +440,11 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
         command=_command_of_job(case),
         ranks=known.get("ranks"),
         hosts=tuple(known.get("hosts") or ()),
-        left_out=_left_out(case),
+        left_out=left_out_in_words(case.events),
         started=min(times, default=None),
         ended=max(times, default=None),
         **versions,
     )
-
-
-def _left_out(case: Case) -> str:
-    """``without rank 3 since ncclCommShrink``."""
-    named: set[int] = set()
-    unnamed = 0
-    for shrink in shrinks(case.events):
-        named.update(shrink.left_out)
-        unnamed += shrink.unnamed
-    words = []
-    if named:
-        words.append(text.ranks(sorted(named)))
-    if unnamed:
-        more = " more" if named else ""
-        words.append(f"{text.plural(unnamed, 'rank')}{more} that no line names")
-    if not words:
-        return ""
-    return f"without {' and '.join(words)} since ncclCommShrink"
 
 
 def _job_id(case: Case) -> str:
