@@ -94,7 +94,8 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
     states = rank_states(case)
-    went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
+    went_well = list(states.ended.values())
+    went_well += case.of("c10d.timeout", "nccl.destroy", "elastic.exit")
     return first_finding(
         case, _raised_error, _native_crash, _lost_peer, _exit_without_traceback
     ) or otherwise(
@@ -142,7 +143,9 @@ def _lost_peer(case: Case) -> Finding | None:
 
 def _shrink_after(case: Case, lost: list[Event]) -> Shrink | None:
     """The shrink in which those were left out that had not closed their communicators before."""
-    closed = {event.rank for event in case.of(NcclDestroy, how="destroy")}
+    closed = set()
+    for event in case.of(NcclDestroy, how="destroy"):
+        closed.add(event.rank)
     losses = Span(lost)
     for shrink in shrinks(case.events):
         if not shrink.left_out or closed.intersection(shrink.left_out):

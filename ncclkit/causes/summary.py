@@ -434,7 +434,10 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
         # the kernel's log and our tests may be of another day
         if event.time is not None and not event.kind.startswith(OUTSIDE):
             times.append(event.time)
-    versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
+    versions = {}
+    for name in ("nccl", "torch", "cuda"):
+        value = known.get(name) or ""
+        versions[name] = str(value)
     return JobSummary(
         id=_job_id(case),
         command=_command_of_job(case),
@@ -448,21 +451,27 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
 
 
 def _job_id(case: Case) -> str:
-    job_lines = []
-    for event in case.of(SlurmEvent):
-        job_lines.append(event.text)
+    texts = []
     # Slurm puts its number into the name of the log
-    texts = [str(row["path"]) for row in case.inputs] + job_lines
-    found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
-    if found:
-        return str(next(filter(None, found.groups())))
+    for row in case.inputs:
+        path = row["path"]
+        texts.append(str(path))
+    for event in case.of(SlurmEvent):
+        texts.append(event.text)
+    for one in texts:
+        found = SLURM_JOB.search(one)
+        if found:
+            numbers = filter(None, found.groups())
+            return str(next(numbers))
     runs = []
-    for match in (RUN.search(event.path) for event in case.of(RunEnd)):
+    for end in case.of(RunEnd):
+        match = RUN.search(end.path)
         if match:
             runs.append(match)
-    if runs:
-        return f"{runs[-1]['n']}-{runs[-1]['name']}"
-    return ""
+    if not runs:
+        return ""
+    last = runs[-1]
+    return f"{last['n']}-{last['name']}"
 
 
 def _command_of_job(case: Case) -> str:
