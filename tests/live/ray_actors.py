@@ -121,6 +121,8 @@ class ActorWorkers:
         actors = [actor.remote() for _ in range(count)]
         joined = [one.join.remote(rank, count, port) for rank, one in enumerate(actors)]
         self.pids: list[int] = self.ray.get(joined)
+        # without its handle an actor ends
+        self.actors = actors
         self.tasks: list[Any] = [one.answer for one in actors]
         self.asked: list[Any] = []
         self.shared = FileCounter(place / "requests")
