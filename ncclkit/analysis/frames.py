@@ -38,7 +38,7 @@ LIBRARY = re.compile(
     r"|nccl)/(?!.*\.py$)"
     rf"|(?:^|/)torch/(?:_|(?:{TORCH})(?:/|\.py$))"
     r"|(?:^|/)(?:lightning/(?:pytorch|fabric)|pytorch_lightning|lightning_fabric"
-    r"|transformers/trainer\w*\.py"
+    r"|transformers/trainer\w*\.py|ray/_(?:private|raylet|common)\b"
     r"|accelerate/(?:accelerator\.py|utils/)|deepspeed/runtime)"
 )
 WAITS = re.compile(

@@ -34,6 +34,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.launchers import launchers
+from ncclkit.analysis.outcome import work_lines
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -48,6 +49,8 @@ from ncclkit.analysis.picks import (
     who_of,
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, exits, rank_states, signal_of
+from ncclkit.analysis.shrinks import Shrink, shrinks
+from ncclkit.analysis.succession import Span
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._launchers import options_of
 from ncclkit.core.case import Case
@@ -61,11 +64,12 @@ from ncclkit.core.kinds import (
     GlooClosed,
     KernelOom,
     KernelSegfault,
+    NcclDestroy,
     NcclWarn,
     PythonException,
     Stack,
 )
-from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 
 ID = "rank_exception"
 explains = (
@@ -90,7 +94,8 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
     states = rank_states(case)
-    went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
+    went_well = list(states.ended.values())
+    went_well += case.of("c10d.timeout", "nccl.destroy", "elastic.exit")
     return first_finding(
         case, _raised_error, _native_crash, _lost_peer, _exit_without_traceback
     ) or otherwise(
@@ -107,18 +112,48 @@ def _lost_peer(case: Case) -> Finding | None:
     lost = _lost_connections(case)
     if not lost:
         return None
+    ranks: tuple[int, ...] = ()
+    line: list[Event] = []
+    decided = ""
+    shrink = _shrink_after(case, lost)
+    if shrink is not None:
+        # whom the program left out then is the peer that the others had lost
+        ranks = shrink.left_out
+        peer = name_ranks(ranks)
+        first = shrink.lines[0]
+        line = [first]
+        work = Span(work_lines(case))
+        if work.ends_after(first):
+            return clear(ID, f"The program went on without {peer}.", tuple(line))
+        decided = f", and the program then left {peer} out (ncclCommShrink)"
     say = (
-        f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
+        f"{who_of(lost)} only lost a peer{decided}; the reason why that peer ended,"
         " most often an error of the program, is not in these files."
     )
     return found(
         ID,
         "possible",
         say,
-        pick(lost, limit=3),
+        pick(line, lost, limit=3),
+        ranks=ranks,
         advice=(_record_traceback(case),),
         next=experiment(case),
     )
+
+
+def _shrink_after(case: Case, lost: list[Event]) -> Shrink | None:
+    """The shrink in which those were left out that had not closed their communicators before."""
+    closed = set()
+    for event in case.of(NcclDestroy, how="destroy"):
+        closed.add(event.rank)
+    losses = Span(lost)
+    for shrink in shrinks(case.events):
+        if not shrink.left_out or closed.intersection(shrink.left_out):
+            continue
+        first = shrink.lines[0]
+        if losses.begins_before(first):
+            return shrink
+    return None
 
 
 def _exit_without_traceback(case: Case) -> Finding | None:

@@ -20,6 +20,7 @@ from ncclkit.analysis.diagnostics import open_checks
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
+from ncclkit.analysis.shrinks import left_out_in_words
 from ncclkit.analysis.strangers import strangers_in_words
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
@@ -118,6 +119,8 @@ class JobSummary:
     """The command of its ranks, or the script that their tracebacks name."""
     ranks: int | None = None
     hosts: tuple[str, ...] = ()
+    left_out: str = ""
+    """Ranks without which the program went on, as it shrank a communicator."""
     nccl: str = ""
     torch: str = ""
     cuda: str = ""
@@ -133,7 +136,8 @@ class JobSummary:
         hosts = ""
         if self.hosts:
             hosts = f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})"
-        said = ", ".join(filter(None, (self.command, " on ".join(filter(None, (size, hosts))))))
+        place = " on ".join(filter(None, (size, hosts)))
+        said = ", ".join(filter(None, (self.command, place, self.left_out)))
         if self.id and said:
             return f"{self.id}: {said}"
         return self.id or said
@@ -430,12 +434,16 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
         # the kernel's log and our tests may be of another day
         if event.time is not None and not event.kind.startswith(OUTSIDE):
             times.append(event.time)
-    versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
+    versions = {}
+    for name in ("nccl", "torch", "cuda"):
+        value = known.get(name) or ""
+        versions[name] = str(value)
     return JobSummary(
         id=_job_id(case),
         command=_command_of_job(case),
         ranks=known.get("ranks"),
         hosts=tuple(known.get("hosts") or ()),
+        left_out=left_out_in_words(case.events),
         started=min(times, default=None),
         ended=max(times, default=None),
         **versions,
@@ -443,21 +451,27 @@ def _job_summary(case: Case, diagnosis: Diagnosis) -> JobSummary:
 
 
 def _job_id(case: Case) -> str:
-    job_lines = []
-    for event in case.of(SlurmEvent):
-        job_lines.append(event.text)
+    texts = []
     # Slurm puts its number into the name of the log
-    texts = [str(row["path"]) for row in case.inputs] + job_lines
-    found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
-    if found:
-        return str(next(filter(None, found.groups())))
+    for row in case.inputs:
+        path = row["path"]
+        texts.append(str(path))
+    for event in case.of(SlurmEvent):
+        texts.append(event.text)
+    for one in texts:
+        found = SLURM_JOB.search(one)
+        if found:
+            numbers = filter(None, found.groups())
+            return str(next(numbers))
     runs = []
-    for match in (RUN.search(event.path) for event in case.of(RunEnd)):
+    for end in case.of(RunEnd):
+        match = RUN.search(end.path)
         if match:
             runs.append(match)
-    if runs:
-        return f"{runs[-1]['n']}-{runs[-1]['name']}"
-    return ""
+    if not runs:
+        return ""
+    last = runs[-1]
+    return f"{last['n']}-{last['name']}"
 
 
 def _command_of_job(case: Case) -> str:

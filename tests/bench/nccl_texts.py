@@ -124,10 +124,32 @@ def _release_of_library(path: Path) -> Release:
     texts = frozenset(_texts_of_calls(code, image))
     if not texts:
         raise ValueError(f"{path}: no call of NCCL's log function; is the library stripped?")
+    variables = read_variables(code, image)
+    return Release(variables.version, texts, variables.names, variables.defaults)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What one library asks the environment for."""
+
+    version: str
+    names: frozenset[str]
+    defaults: dict[str, int]
+
+
+def variables_of_library(path: Path) -> Variables:
+    """The variables of a library alone, which is read in seconds."""
+    return read_variables(list(_instructions(path)), Image(path))
+
+
+def read_variables(code: list[Instruction], image: Image) -> Variables:
+    """The variables of a library whose code was read."""
     whole = list(image.texts())
     versions = [found[1] for text in whole if (found := OWN_VERSION.match(text))]
-    variables = frozenset(text for text in whole if NAME.fullmatch(text))
-    return Release(versions[0] if versions else "", texts, variables, _defaults(code, image))
+    defaults = _defaults(code, image)
+    # a name that ends another text has no text of its own
+    names = {text for text in whole if NAME.fullmatch(text)} | defaults.keys()
+    return Variables(versions[0] if versions else "", frozenset(names), defaults)
 
 
 LOAD = re.compile(r"<_Z\d+ncclLoadParam\w*(?:@plt)?>")
@@ -138,21 +160,38 @@ NEAR = 14
 def _defaults(code: list[Instruction], image: Image) -> dict[str, int]:
     found = {}
     for place, one in enumerate(code):
-        if one.name.startswith("call") and LOAD.search(one.operands):
-            values: dict[str, int] = {}
-            for earlier in reversed(code[max(0, place - NEAR) : place]):
-                if earlier.name.startswith("call"):
-                    break
-                register, value = _constant(earlier)
-                # a register that is taken from itself is 0
-                if earlier.name.startswith("xor") and earlier.operands == "%esi,%esi":
-                    register, value = "rsi", 0
-                values.setdefault(register, value)
-            name = image.text_at(values.get("rdi", -1)) or ""
-            default = values.get("rsi", -1)
-            if NAME.fullmatch(name) and default != -1:
-                found[name] = default - (1 << 64) if default >= 1 << 63 else default
+        # a function of its own for the variable ends with a jump there
+        if not one.name.startswith(("call", "jmp")) or not LOAD.search(one.operands):
+            continue
+        values = _numbers_before(code, place)
+        name = image.text_at(values.get("rdi", -1)) or ""
+        if NAME.fullmatch(name) and "rsi" in values:
+            default = values["rsi"]
+            found[name] = default - (1 << 64) if default >= 1 << 63 else default
     return found
+
+
+def _numbers_before(code: list[Instruction], call: int) -> dict[str, int]:
+    """Register → the number or address that it has at a call; of one that is computed nothing is known."""
+    values: dict[str, int] = {}
+    computed = set()
+    for earlier in reversed(code[max(0, call - NEAR) : call]):
+        if earlier.name.startswith(("call", "jmp", "ret")):
+            break
+        register, value = _constant(earlier)
+        if register in values or register in computed:
+            continue
+        operands = earlier.operands
+        # a register that is taken from itself is 0, and one with all bits set is -1
+        if earlier.name.startswith("xor") and operands == "%esi,%esi":
+            values["rsi"] = 0
+        elif earlier.name.startswith("or") and operands == "$0xffffffffffffffff,%rsi":
+            values["rsi"] = (1 << 64) - 1
+        elif value == -1:
+            computed.add(register)
+        else:
+            values[register] = value
+    return values
 
 
 def _texts_of_calls(code: list[Instruction], image: Image) -> Iterator[Text]:

@@ -330,7 +330,23 @@ def test_words_that_a_switch_takes_are_no_problem(value):
     assert row["kind"] == "value"
 
 
+def test_a_default_that_changed_between_two_releases_that_were_read_is_not_known_there():
+    assert nccl_variables.default_in("NCCL_IB_AR_THRESHOLD", (2, 28, 9)) == 8192
+    assert nccl_variables.default_in("NCCL_IB_AR_THRESHOLD", (2, 29, 7)) is None
+    assert nccl_variables.default_in("NCCL_IB_AR_THRESHOLD", (2, 30, 7)) == -2
+    # it is new since 2.29.7, which was not read
+    assert nccl_variables.default_in("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", (2, 29, 7)) is None
+    assert nccl_variables.default_in("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", (2, 30, 7)) == -2
+
+
+def test_of_a_variable_that_became_text_or_a_fraction_no_number_is_known_any_more():
+    assert nccl_variables.default_in("NCCL_RAS_TIMEOUT_FACTOR", (2, 30, 7)) == 1
+    assert nccl_variables.default_in("NCCL_RAS_TIMEOUT_FACTOR", (2, 31, 2)) is None
+
+
 def test_defaults_are_those_of_a_release():
+    assert nccl_variables.default_in("NCCL_RUN_DIAGNOSTICS", (2, 31, 2)) == 0
+    assert nccl_variables.default_in("NCCL_MNNVL_RAIL_PER_HOST", (2, 32, 3)) == -1
     assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 18, 3)) == 18
     assert nccl_variables.default_in("NCCL_IB_TIMEOUT", (2, 27, 5)) == 20
     assert nccl_variables.default_in("NCCL_RUN_DIAGNOSTICS", (2, 18, 3)) is None

@@ -173,7 +173,7 @@ def start(
                 for rank in range(ranks)
             }
         try:
-            _await(Path(folder), job, name, backend)
+            _await(Path(folder), job, name, PATIENCE[backend])
             yield job
         finally:
             for process in job.values():
@@ -189,9 +189,9 @@ def place(rank: int, ranks: int, share_gpu: bool) -> dict[str, str]:
     return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
 
 
-def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str, backend: str) -> None:
+def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str, patience: float) -> None:
     """Until every rank has said that its next call is the one that it stays in, and half a second more for the call."""
-    until = time.monotonic() + PATIENCE[backend]
+    until = time.monotonic() + patience
     while time.monotonic() < until:
         said = {int(path.suffix[1:]) for path in folder.glob("here.*")}
         ended = {rank for rank, process in job.items() if process.poll() is not None}

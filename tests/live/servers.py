@@ -1,7 +1,8 @@
 """Servers in the layout of vLLM: a front end that takes connections, its engine, and workers that carry no RANK.
 
-``python servers.py NAME`` is the front end of one; `start` begins it.  Idle ones have answered a request and wait for
-the next; the others look alike, and no request can reach them, or one of them is not done.
+``python servers.py NAME LAYOUT`` is the front end of one; `start` begins it.  `LAYOUT` is ``spawn``, or ``ray`` where the
+workers are actors.  Idle ones have answered a request and wait for the next; the others look alike, and no request can
+reach them, or one of them is not done.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+from tests.live import ray_actors  # noqa: E402
+
 IDLE = ("each_has_a_queue", "first_hands_on", "shared_memory", "threads_and_sockets")
 """How the engine reaches its workers, or the front end its engine; all of them have nothing to do."""
 NOT_IDLE = {
@@ -48,35 +51,38 @@ def folder() -> Path:
     return Path(os.environ["SERVERS"])
 
 
-def note(name: str) -> None:
-    """Say that this process has come so far, and which one it is."""
+def note(name: str, pid: int = 0) -> None:
+    """Say that a process has come so far, and which one it is: this one where none is given."""
     path = folder() / f"{name}.part"
-    path.write_text(str(os.getpid()))
+    path.write_text(str(pid or os.getpid()))
     path.rename(folder() / name)
 
 
 @contextmanager
-def start(name: str) -> Iterator[dict[str, int]]:
+def start(name: str, layout: str = "spawn") -> Iterator[dict[str, int]]:
     """Begin a server, and wait until it has answered a request: {front, engine, worker.0, worker.1: process}."""
-    ours = ("TORCH", "NCCL", "SLURM", "GLOO", "RANK", "WORLD", "LOCAL", "MASTER")
+    ours = ("TORCH", "NCCL", "SLURM", "GLOO", "RANK", "WORLD", "LOCAL", "MASTER", "RAY")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     with tempfile.TemporaryDirectory() as place, open(os.path.join(place, "output"), "w") as out:
         more = {"SERVERS": place, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-        words = [sys.executable, __file__, name]
+        if layout == "ray":
+            more |= ray_actors.variables()
+        words = [sys.executable, __file__, name, layout]
         front = subprocess.Popen(
             words, env=clean | more, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            yield _wait_until_ready(Path(place), front, name)
+            patience = ray_actors.READY if layout == "ray" else READY
+            yield _wait_until_ready(Path(place), front, name, patience)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(front.pid, signal.SIGKILL)
             front.wait()
 
 
-def _wait_until_ready(place: Path, front: subprocess.Popen[bytes], name: str) -> dict[str, int]:
+def _wait_until_ready(place: Path, front: subprocess.Popen[bytes], name: str, patience: float) -> dict[str, int]:
     names = ("front", "engine", *(f"worker.{number}" for number in range(WORKERS.get(name, 2))), "answered")
-    until = time.monotonic() + READY
+    until = time.monotonic() + patience
     while not all((place / one).exists() for one in names):
         if time.monotonic() > until or front.poll() is not None:
             raise RuntimeError(f"{name} did not begin: {(place / 'output').read_text()[-3000:]}")
@@ -94,7 +100,7 @@ def _wait_until_ready(place: Path, front: subprocess.Popen[bytes], name: str) ->
 # ---------------------------------------------------------------- the front end
 
 
-def main(name: str) -> None:
+def main(name: str, layout: str) -> None:
     """Start the engine, take connections, and hand one request on."""
     context = multiprocessing.get_context("spawn")
     requests: Any = context.Queue()
@@ -102,7 +108,7 @@ def main(name: str) -> None:
         port = 0
         if name == "threads_and_sockets":
             port = free_port()
-        engine = context.Process(target=engine_main, args=(name, requests, port))
+        engine = context.Process(target=engine_main, args=(name, requests, port, layout))
         engine.start()
         note("front")
         hand_on(requests, port)
@@ -136,32 +142,54 @@ def free_port() -> int:
 # ---------------------------------------------------------------- the engine
 
 
-def engine_main(name: str, requests: Any, port: int) -> None:
+def engine_main(name: str, requests: Any, port: int, layout: str) -> None:
     """Hand each request to all workers, and wait for an answer of each."""
-    context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
-    workers = WORKERS.get(name, 2)
-    inputs: list[Any] = [context.Queue() for _ in range(workers)]
-    shared: Any = context.RawValue("i", 0)
-    store = free_port()
-    for number in range(workers):
-        told = (name, number, workers, store, inputs[number], answers, shared)
-        context.Process(target=worker_main, args=told).start()
+    count = WORKERS.get(name, 2)
+    if layout == "ray":
+        workers: Any = ray_actors.ActorWorkers(name, count, free_port(), folder())
+    else:
+        workers = SpawnedWorkers(name, count, free_port())
     note("engine")
+    for rank, pid in enumerate(workers.pids):
+        note(f"worker.{rank}", pid)
     if port:
         requests = in_thread(port)
     while True:
         requests.get()
-        shared.value += 1
-        for one in inputs:
-            one.put("request")
+        workers.hand_on()
         if name == "one_behind":
             note("answered")
-        for _ in inputs:
-            answers.get()
+        workers.take_answers()
         note("answered")
         if name == "answer_lost":
-            answers.get()
+            workers.take_answers()
+
+
+class SpawnedWorkers:
+    """Workers that multiprocessing starts, each with a queue of requests."""
+
+    def __init__(self, name: str, count: int, port: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.answers: Any = context.Queue()
+        self.inputs: list[Any] = [context.Queue() for _ in range(count)]
+        self.shared: Any = context.RawValue("i", 0)
+        self.pids: list[int] = []
+        for rank in range(count):
+            told = (name, rank, count, port, self.inputs[rank], self.answers, self.shared)
+            worker = context.Process(target=worker_main, args=told)
+            worker.start()
+            self.pids.append(worker.pid or 0)
+
+    def hand_on(self) -> None:
+        """Tell all of a request."""
+        self.shared.value += 1
+        for one in self.inputs:
+            one.put("request")
+
+    def take_answers(self) -> None:
+        """Wait for the answer of each."""
+        for _ in self.inputs:
+            self.answers.get()
 
 
 def in_thread(port: int) -> queue.Queue[str]:
@@ -194,7 +222,6 @@ def worker_main(
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{store}", rank=rank, world_size=workers)
-    note(f"worker.{rank}")
     if name == "shared_memory":
         from tests.live.shm_broadcast import SharedQueue
 
@@ -217,4 +244,4 @@ def worker_main(
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclkit.agent.monitor import engines as monitored
 from ncclkit.agent.monitor import workers
 from ncclkit.analysis.motion import headline
 from ncclkit.causes.diagnosis import Diagnosis
@@ -85,6 +86,32 @@ def test_workers_of_which_nothing_tells_the_number_are_counted_and_that_is_said(
     table(titles, stacks)
     (group,) = workers.worker_groups(titles)
     assert group.ranks == {0: 31, 1: 32} and "rank 0 is process 31" in workers.note_on(group)
+
+
+DRIVER = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)"
+
+
+@pytest.mark.parametrize(
+    ("driver", "above"),
+    [
+        ("python serve.py", [41]),
+        # a driver that a front end has started has that above it
+        (DRIVER, [41, 40]),
+        # a node of a cluster that stands: who uses it does not show
+        ("python /usr/local/bin/ray start --head --block", []),
+        ("python -m ray.scripts.scripts start --address=node-1:6379 --block", []),
+        # a program of the user may be called so
+        ("python train_ray.py start", [41]),
+    ],
+)
+def test_the_driver_of_an_actor_is_above_it_where_that_began_the_cluster(driver, above, monkeypatch) -> None:
+    titles = {40: "python front.py", 41: driver, 42: "raylet --node", 43: "ray::Worker.read_shared"}
+    parents = {43: 42, 42: 41, 41: 40, 40: 1}
+    monkeypatch.setattr(monitored, "title_of", lambda pid: titles.get(pid, ""))
+    monkeypatch.setattr(monitored.processes, "environ", lambda pid: {})
+    monkeypatch.setattr(monitored.processes, "parents", lambda: parents)
+    monkeypatch.setattr(monitored.processes, "program_of", lambda pid: titles.get(pid, "init").split(" ")[0])
+    assert monitored.engines_above(43) == above
 
 
 def test_workers_of_a_data_loader_and_a_worker_alone_are_no_group(table) -> None:

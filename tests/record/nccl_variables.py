@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.bench.messages import version_key
-from tests.bench.nccl_texts import Image, Release, read_release
+from tests.bench.nccl_texts import Image, Variables, variables_of_library
 from tests.packaging.project import ROOT
 
 MODULE = ROOT / "ncclkit" / "agent" / "facts" / "nccl_variables.py"
@@ -29,10 +29,14 @@ FIRST = {
 
 def rows(libraries: list[Path]) -> list[str]:
     """A row for each variable: name, since, until, defaults."""
-    releases = sorted((read_release(path) for path in libraries), key=lambda one: version_key(one.version))
-    images = {one.version: b"\n".join(text.encode() for text in Image(path).texts()) for one, path in _with(libraries)}
+    read = [(variables_of_library(path), path) for path in libraries]
+    read.sort(key=lambda one: version_key(one[0].version))
+    releases = [release for release, _ in read]
+    images = {}
+    for release, path in read:
+        images[release.version] = b"\n".join(text.encode() for text in Image(path).texts())
     versions = [one.version for one in releases]
-    names = sorted(set().union(*(one.variables for one in releases)))
+    names = sorted(set().union(*(one.names for one in releases)))
     found = []
     for name in names:
         has = {version: name.encode() in images[version] for version in versions}
@@ -42,12 +46,9 @@ def rows(libraries: list[Path]) -> list[str]:
                 since = f"{before}<{_first(name) or after}"
             if has[before] and not has[after]:
                 until = f"{before}<{after}"
-        found.append(" ".join([name, since, until, _defaults(name, releases)]))
+        readers = [one for one in releases if has[one.version]]
+        found.append(" ".join([name, since, until, _defaults(name, readers)]))
     return found
-
-
-def _with(libraries: list[Path]) -> list[tuple[Release, Path]]:
-    return [(read_release(path), path) for path in libraries]
 
 
 def _first(name: str) -> str:
@@ -57,14 +58,17 @@ def _first(name: str) -> str:
     )
 
 
-def _defaults(name: str, releases: list[Release]) -> str:
+def _defaults(name: str, readers: list[Variables]) -> str:
+    """What stands in the table: a number, what it became in which release, ``?`` from where it is not known."""
     said: list[str] = []
-    last = None
-    for one in releases:
-        default = one.defaults.get(name)
-        if default is not None and default != last:
-            said.append(f"{one.version}={default}" if said else str(default))
-            last = default
+    last = "-"
+    for one in readers:
+        default = str(one.defaults.get(name, "-"))
+        if default == last:
+            continue
+        last = default
+        word = "?" if default == "-" else default
+        said.append(f"{one.version}={word}" if said or one is not readers[0] else word)
     return ",".join(said) or "-"
 
 

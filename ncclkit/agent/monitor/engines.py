@@ -18,6 +18,8 @@ TITLES = ("VLLM::", "sglang::")
 """How the titles begin that servers write over the command of what they start."""
 RAYLET = "raylet"
 """The program that starts actors of Ray, and ends them."""
+# python /usr/local/bin/ray start --head --block
+STARTS_NODE = re.compile(r"[/.](?:ray|scripts) start(?: |$)")
 
 
 def engines_above(pid):
@@ -27,6 +29,10 @@ def engines_above(pid):
     parents = processes.parents()
     found = []  # type: list[int]
     at = pid
+    if ACTOR.match(title_of(pid)):
+        at = _driver_of(pid, parents)
+        if at:
+            found.append(at)
     # what a person or a shell started is the outermost one
     while is_started(at, parents) and len(found) < MOST_ENGINES:
         at = parents.get(at, 0)
@@ -34,6 +40,18 @@ def engines_above(pid):
             break
         found.append(at)
     return found
+
+
+def _driver_of(actor, parents):
+    """The driver of an actor of Ray where that began the cluster, else 0.
+
+    Who uses a cluster that stands does not show in the tree of processes.
+    """
+    raylet = parents.get(actor, 0)
+    driver = parents.get(raylet, 0)
+    if processes.program_of(raylet) != RAYLET or not processes.runs_python(driver):
+        return 0
+    return 0 if STARTS_NODE.search(title_of(driver)) else driver
 
 
 def side_of(pid, parents):
