@@ -30,13 +30,13 @@ class RehearsalOptions:
 
     @property
     def lacking_time(self) -> str:
-        """Why no wait can exceed the job's limit here; empty where one can."""
+        """Which waits can exceed the job's limit here, where that are not all."""
         if self.job_timeout < self.timeout:
             return ""
         enough = min(2 * self.job_timeout, LONGEST)
         return (
-            f"No wait can exceed the job's limit of {self.job_timeout:g} s, as the rehearsal ends"
-            f" after {self.timeout:g} s: say --timeout {enough:g}."
+            f"A wait above the job's limit of {self.job_timeout:g} s is found behind sleep alone,"
+            f" as all else may take {self.timeout:g} s here: for more say --timeout {enough:g}."
         )
 
     def __post_init__(self) -> None:

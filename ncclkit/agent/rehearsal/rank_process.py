@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from .connection import Connection, is_of_user, user_place
 from .endings import Ending
+from .virtual_time import SharedClock, map_clocks
 
 
 class Program(NamedTuple):
@@ -42,11 +43,12 @@ class Program(NamedTuple):
     """Whether tensors have shapes and no values."""
 
 
-def run_program(connection: Connection, program: Program) -> Ending:
+def run_program(connection: Connection, program: Program, clock: SharedClock) -> Ending:
     """Run the user's program in this process; returns how it ended."""
     from . import cuda_on_cpu, gpu_choice, process_group
 
     connection.start_thread()
+    map_clocks(clock, connection.sleepers)
     process_group.install_groups(
         connection,
         program.ranks,

@@ -22,12 +22,14 @@ from typing import Any
 
 from ..run import processes
 from .calls import Call, call_of
-from .connection import Connection
+from .connection import CLOCK_MOVED, LOOK_AROUND, Connection
 from .coordinator import STATUS, Coordinator, Released, Ruling
 from .endings import Ending
 from .lanes import CallLanes
 from .long_waits import WaitTimes
 from .rank_process import Program, run_program, tell_end
+from .skips import MOST, SleepWatch
+from .virtual_time import SharedClock
 
 LOOK = 0.05
 """Seconds between two looks whether a rank has died."""
@@ -99,12 +101,13 @@ def _judge_program(
         "mapped_gpu": server.asked_for_gpu,
         "torch": server.torch,
         "fake": program.fake,
+        "skipped": round(server.clock.skipped, 1),
     }
     ruling = server.coordinator.verdict
     assert ruling is not None
     # a hang has its own sentence, and who waits for a rank that we stopped would have gone on
     if ruling.kind == "unknown":
-        server.times.add_open(server.judged)
+        server.times.add_open(server.judged + server.clock.skipped)
     notes = (*ruling.notes, *server.times.notes())
     lanes = server.lanes.records()
     return write_verdict(options, ruling._replace(notes=notes), figures, lanes)
@@ -181,6 +184,7 @@ class RankServer:
         self.program = program
         self.coordinator = Coordinator(program.ranks, program.host_ranks, program.shown_gpus)
         self.times = WaitTimes(job_timeout)
+        self.clock = SharedClock()
         self.lanes = CallLanes(program.ranks)
         self.posts = 0
         self.judged = 0.0
@@ -193,6 +197,7 @@ class RankServer:
         self._lines: dict[int, socket.socket] = {}
         self._unread: dict[int, bytes] = {}
         self._last = time.monotonic()
+        self._sleeps = SleepWatch()
 
     # ---------------------------------------------------------------- forking
 
@@ -220,7 +225,7 @@ class RankServer:
 
     def _be_rank(self, rank: int, line: socket.socket) -> None:
         """Run the program as one rank; never returns."""
-        connection = Connection(line)
+        connection = Connection(line, self.clock)
         host, local = divmod(rank, self.program.host_ranks)
         os.environ["RANK"] = str(rank)
         os.environ["LOCAL_RANK"] = str(local)
@@ -236,7 +241,7 @@ class RankServer:
         if self.program.shown_gpus == "first":
             os.environ["LOCAL_RANK"] = "0"
         try:
-            ending = run_program(connection, self.program)
+            ending = run_program(connection, self.program, self.clock)
         except BaseException as error:
             say = "%s: %s" % (type(error).__name__, error)
             ending = Ending("failed", say, unrehearsable=True)
@@ -254,7 +259,9 @@ class RankServer:
                     self.coordinator.give_up("deadline")
                     break
                 self._listen_once(waiting)
+                self._ask_sleepers()
             self.judged = time.monotonic()
+            self._sleeps.end_round()
             self.silence = self.judged - self._last
             # where the others stand belongs to the answer, but nobody is waited for
             gathered = time.monotonic() + GATHER
@@ -290,18 +297,45 @@ class RankServer:
             self._send_released(released)
         return bool(said)
 
+    def _ask_sleepers(self) -> None:
+        """Where all ranks sleep or wait, ask whether anything else of them is at work."""
+        if not self._sleeps.sleeping:
+            return
+        waiting = self.coordinator.waiting
+        living = [*waiting, *self.coordinator.running]
+        asked = self._sleeps.ranks_to_ask(living, waiting, self.clock.now())
+        for rank in asked:
+            self._tell_rank(rank, b"%s %d\n" % (LOOK_AROUND, self._sleeps.round))
+
+    def _skip_sleep(self, seconds: float) -> None:
+        """Put the clock of all ranks forward, to where the first sleeper goes on."""
+        if seconds <= 0:
+            return
+        self.clock.skip(seconds)
+        for rank in self._sleeps.sleeping:
+            self._tell_rank(rank, b"%s\n" % CLOCK_MOVED)
+        if self.clock.skipped > MOST:
+            self.coordinator.give_up("asleep")
+
     def _take_message(self, rank: int, message: dict[str, Any]) -> Released:
+        if "look" in message:
+            now = self.clock.now()
+            seconds = self._sleeps.add_answer(rank, message["look"], message["quiet"], now)
+            self._skip_sleep(seconds)
+            return []
+        self._sleeps.end_round()
         self._last = time.monotonic()
         self.asked_for_gpu = self.asked_for_gpu or message["for_gpu"]
         coordinator = self.coordinator
         if "post" in message:
             self.posts += 1
             call = call_of(message["post"])
-            self.times.add_call(rank, call, self._last)
+            now = self.clock.now()
+            self.times.add_call(rank, call, now)
             self.lanes.add_call(rank, call)
             released = coordinator.post_call(rank, call, message["thread"])
             self.lanes.add_released(released)
-            self.times.add_released(released, rank, self._last)
+            self.times.add_released(released, rank, now)
             return released
         if "wait" in message:
             coordinator.begin_wait(
@@ -310,19 +344,25 @@ class RankServer:
                 message["thread"],
                 message["alive"],
             )
+        elif "sleep" in message:
+            self._sleeps.begin_sleep(rank, message["sleep"], message["until"])
+        elif "awake" in message:
+            self._sleeps.end_sleep(rank, message["awake"])
         elif "end" in message:
             self._end_rank(rank, Ending(**message["end"]))
         return []
 
     def _send_released(self, released: Released) -> None:
         for rank, number in released:
-            line = self._lines[rank]
-            # a few bytes: they fit, unless the rank has died, of which we hear next
-            try:
-                line.send(b"%d\n" % number)
-            except OSError as error:
-                say = "its line broke: %s" % error.strerror
-                self._end_rank(rank, Ending("died", say))
+            self._tell_rank(rank, b"%d\n" % number)
+
+    def _tell_rank(self, rank: int, words: bytes) -> None:
+        # a few bytes: they fit, unless the rank has died, of which we hear next
+        try:
+            self._lines[rank].send(words)
+        except OSError as error:
+            say = "its line broke: %s" % error.strerror
+            self._end_rank(rank, Ending("died", say))
 
     def _bury_dead(self) -> None:
         """Notice ranks that ended without a word."""
@@ -343,6 +383,7 @@ class RankServer:
             self._end_rank(rank, Ending("died", _how_it_died(code)))
 
     def _end_rank(self, rank: int, ending: Ending) -> None:
+        self._sleeps.end_rank(rank)
         self.coordinator.end_rank(rank, ending)
         self.lanes.end_rank(rank, ending.how)
 
