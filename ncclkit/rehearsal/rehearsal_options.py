@@ -27,6 +27,8 @@ class RehearsalOptions:
     """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
     fake: bool = False
     """Whether tensors have shapes and no values."""
+    gpu: bool = False
+    """Whether all ranks share the first GPU of this machine, so that nothing is mapped."""
 
     @property
     def lacking_time(self) -> str:
@@ -42,3 +44,5 @@ class RehearsalOptions:
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= LONGEST:
             raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
+        if self.gpu and self.fake:
+            raise NcclkitError("Fake tensors use no GPU: say --gpu or --fake.")

@@ -107,6 +107,9 @@ class Rehearsal:
         lines += self.remarks
         if self.figures.get("mapped_gpu"):
             lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
+        gpu = self.figures.get("gpu")
+        if gpu:
+            lines.append(f"All ranks shared one GPU ({gpu}), and NCCL was gloo by way of the CPU.")
         if self.figures.get("fake"):
             lines.append("Tensors were fake: their shapes and types were compared, without values.")
         if self.kind == "unknown":
@@ -216,6 +219,8 @@ class Rehearsal:
         """What may be done where a rank failed by itself."""
         if self.figures.get("fake"):
             return "mend that, or rehearse without --fake"
+        if self.figures.get("gpu"):
+            return "mend that, or rehearse without --gpu"
         if self.figures.get("mapped_gpu"):
             return "mend that, or rehearse without it, or with --fake"
         return "mend that, or rehearse without it"

@@ -91,7 +91,7 @@ LIBRARY_HEALTHY = {
     "healthy_lightning_gpu.py": "lightning",
     "healthy_trainer.py": "transformers",
 }
-GPU_HEALTHY = ("healthy_cuda.py", "healthy_sync_batch_norm.py")
+GPU_HEALTHY = ("healthy_cuda.py", "healthy_fsdp2_gpu.py", "healthy_sync_batch_norm.py")
 """Scripts that a machine without GPUs cannot run but in a rehearsal; they check their values."""
 
 

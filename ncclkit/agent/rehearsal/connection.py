@@ -11,7 +11,7 @@ import sysconfig
 import threading
 from typing import Any, Callable
 
-from .idle_threads import without_work
+from .idle_threads import runs_backward, without_work
 from .quiet_rank import is_quiet
 from .virtual_time import RankSleepers, SharedClock
 
@@ -26,7 +26,17 @@ LIBRARIES = (
 
 def user_place() -> str:
     """file:line of the innermost frame that is neither ours nor of a library."""
-    frame: Any | None = sys._getframe(1)
+    place = _place_from(sys._getframe(1))
+    if place:
+        return place
+    # on a GPU torch goes backward in a thread of its own, in which nobody called anything
+    for frame in sys._current_frames().values():
+        if runs_backward(frame):
+            return _place_from(frame)
+    return ""
+
+
+def _place_from(frame: Any) -> str:
     first = ""
     while frame is not None:
         file = frame.f_code.co_filename

@@ -2,8 +2,9 @@
 
 Those of an executor, and those that loop over a queue: only another thread of the process gives
 them work.  Nor does one that joins another thread, as long as that does not end, or that waits for
-the result of what another thread runs.  To say of one that it works costs nothing; to say that it
-is idle may blame a healthy script, so it must have slept all the time between two looks.
+the result of what another thread runs, or for its own backward pass, which threads of torch make.
+Those have no work where they are not in Python.  To say of one that it works costs nothing; to say
+that it is idle may blame a healthy script, so it must have slept all the time between two looks.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ class Slumber(NamedTuple):
 
 
 Frames = Mapping[int, Any]
-AwaitedBy = Callable[[Any, "list[threading.Thread]", Frames], Any]
-"""What the thread of a frame waits for; None where it is not known to wait."""
+AwaitedBy = Callable[[threading.Thread, "list[threading.Thread]", Frames], Any]
+"""What a thread waits for; None where it is not known to wait."""
+AUTOGRAD = "pt_autograd"
+"""How the names of threads begin in which torch goes backward on a GPU."""
 
 
 def without_work(threads: list[threading.Thread]) -> list[threading.Thread]:
@@ -66,8 +69,7 @@ def _slumbers(
     frames = sys._current_frames()
     found = {}
     for thread in threads:
-        frame = frames.get(thread.ident or 0)
-        waited_for = awaited_by(frame, threads, frames)
+        waited_for = awaited_by(thread, threads, frames)
         switches = _switches_of(thread)
         if waited_for is not None and switches:
             found[thread] = Slumber(id(waited_for), switches)
@@ -75,11 +77,17 @@ def _slumbers(
 
 
 def _awaited_by_any(
-    frame: Any,
+    thread: threading.Thread,
     threads: list[threading.Thread],
     frames: Frames,
 ) -> Any:
     """What gives a thread work, or the thread for which it waits; None where neither is known."""
+    frame = frames.get(thread.ident or 0)
+    if frame is None:
+        # whoever goes backward gives it work
+        return _autograd_thread([thread])
+    if runs_backward(frame):
+        return _autograd_thread(threads)
     return (
         _awaited_queue(frame)
         or _joined_thread(frame, threads)
@@ -87,11 +95,36 @@ def _awaited_by_any(
     )
 
 
-def _awaited_within(frame: Any, *_: Any) -> Any:
+def _autograd_thread(threads: list[threading.Thread]) -> threading.Thread | None:
+    """The first of these that torch has made to go backward in it."""
+    for thread in threads:
+        if _is_of_autograd(thread):
+            return thread
+    return None
+
+
+def _is_of_autograd(thread: threading.Thread) -> bool:
+    path = "/proc/self/task/%d/comm" % native_number(thread)
+    try:
+        with open(path) as comm:
+            return comm.read().startswith(AUTOGRAD)
+    except OSError:
+        return False
+
+
+def runs_backward(frame: Any) -> bool:
+    """Whether a thread has handed its backward pass over to torch."""
+    code = frame.f_code
+    is_engine: bool = code.co_name == "_engine_run_backward"
+    return is_engine and code.co_filename.endswith("/torch/autograd/graph.py")
+
+
+def _awaited_within(thread: threading.Thread, _: object, frames: Frames) -> Any:
     """What only another thread of this process can give, and for which a thread waits for ever.
 
     None where it may go on by itself: at a deadline, or by what comes from outside.
     """
+    frame = frames.get(thread.ident or 0)
     if frame is None:
         return None
     if _runs(frame, concurrent.futures.thread, "_worker"):

@@ -51,8 +51,10 @@ WARM = (
 def main(argv: list[str]) -> int:
     """``rehearse OPTIONS WORD…``: OPTIONS as JSON; the verdict goes to the file it names."""
     options = json.loads(argv[0])
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = _shown_gpu(options["gpu"])
+    # else torch begins with CUDA where it only asks whether there is a GPU, and forks could not
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     lacking = _load_torch(options["fake"])
     if lacking:
         why = (
@@ -61,6 +63,16 @@ def main(argv: list[str]) -> int:
         )
         verdict = Ruling("unknown", why=why)
         return write_verdict(options, verdict, {})
+    gpu = ""
+    if options["gpu"]:
+        found = importlib.import_module(".shared_gpu", __package__).find_gpu()
+        if found.lacking:
+            why = (
+                "--gpu needs a GPU of this machine (%s); without --gpu cuda means the CPU"
+                % found.lacking
+            )
+            return write_verdict(options, Ruling("unknown", why=why), {})
+        gpu = found.name
     listening = _free_port()
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(listening)
@@ -68,7 +80,7 @@ def main(argv: list[str]) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     folder = tempfile.mkdtemp(prefix="ncclkit-ranks-")
     try:
-        return _judge_program(options, argv[1:], folder)
+        return _judge_program(options, argv[1:], folder, gpu)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,6 +89,7 @@ def _judge_program(
     options: dict[str, Any],
     words: list[str],
     folder: str,
+    gpu: str,
 ) -> int:
     """Run the ranks and write their verdict; returns the exit status."""
     began = time.monotonic()
@@ -89,6 +102,7 @@ def _judge_program(
         folder=folder,
         shown_gpus=options["shown_gpus"],
         fake=options["fake"],
+        gpu=gpu,
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
@@ -98,7 +112,8 @@ def _judge_program(
         "silence": round(server.silence, 3),
         "calls": server.coordinator.released,
         "posts": server.posts,
-        "mapped_gpu": server.asked_for_gpu,
+        "mapped_gpu": server.asked_for_gpu and not gpu,
+        "gpu": gpu,
         "torch": server.torch,
         "fake": program.fake,
         "skipped": round(server.clock.skipped, 1),
@@ -111,6 +126,14 @@ def _judge_program(
     notes = (*ruling.notes, *server.times.notes())
     lanes = server.lanes.records()
     return write_verdict(options, ruling._replace(notes=notes), figures, lanes)
+
+
+def _shown_gpu(is_shared: bool) -> str:
+    """What ranks see of this machine's GPUs: none, or the first of those that we were shown."""
+    if not is_shared:
+        return ""
+    first, _, _ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")
+    return first
 
 
 def _load_torch(is_fake: bool) -> str:
@@ -182,7 +205,11 @@ class RankServer:
 
     def __init__(self, program: Program, job_timeout: float) -> None:
         self.program = program
-        self.coordinator = Coordinator(program.ranks, program.host_ranks, program.shown_gpus)
+        # of a GPU that all ranks share nothing is to be said
+        shown_gpus = program.shown_gpus
+        if program.gpu:
+            shown_gpus = "any"
+        self.coordinator = Coordinator(program.ranks, program.host_ranks, shown_gpus)
         self.times = WaitTimes(job_timeout)
         self.clock = SharedClock()
         self.lanes = CallLanes(program.ranks)
@@ -236,7 +263,7 @@ class RankServer:
         os.environ["GROUP_WORLD_SIZE"] = str(hosts + 1)
         os.environ["ROLE_RANK"] = str(rank)
         os.environ["ROLE_WORLD_SIZE"] = str(self.program.ranks)
-        if self.program.shown_gpus in ("own", "first"):
+        if self.program.shown_gpus in ("own", "first") and not self.program.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(local)
         if self.program.shown_gpus == "first":
             os.environ["LOCAL_RANK"] = "0"
