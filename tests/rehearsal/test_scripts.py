@@ -97,7 +97,11 @@ GPU_HEALTHY = ("healthy_cuda.py", "healthy_fsdp2_gpu.py", "healthy_sync_batch_no
 
 def check_fault(folder, script, kind, culprits):
     """The verdict, its ranks, and both lines; no rank beside them is accused."""
-    answer = rehearse(folder, script)
+    check_fault_of(rehearse(folder, script), script, kind, culprits)
+
+
+def check_fault_of(answer, script, kind, culprits):
+    """The same of an answer."""
     found = answer["exit"], answer["kind"], answer["odd"]
     assert found == (1, kind, culprits), answer["sentence"]
     places = places_of(answer)
