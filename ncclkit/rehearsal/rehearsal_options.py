@@ -27,18 +27,22 @@ class RehearsalOptions:
     """Whether the launcher shows each rank one GPU alone, as Slurm's --gpus-per-task does."""
     fake: bool = False
     """Whether tensors have shapes and no values."""
+    gpu: bool = False
+    """Whether all ranks share the first GPU of this machine, so that nothing is mapped."""
 
     @property
     def lacking_time(self) -> str:
-        """Why no wait can exceed the job's limit here; empty where one can."""
+        """Which waits can exceed the job's limit here, where that are not all."""
         if self.job_timeout < self.timeout:
             return ""
         enough = min(2 * self.job_timeout, LONGEST)
         return (
-            f"No wait can exceed the job's limit of {self.job_timeout:g} s, as the rehearsal ends"
-            f" after {self.timeout:g} s: say --timeout {enough:g}."
+            f"A wait above the job's limit of {self.job_timeout:g} s is found behind sleep alone,"
+            f" as all else may take {self.timeout:g} s here: for more say --timeout {enough:g}."
         )
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.timeout <= LONGEST:
             raise NcclkitError("A rehearsal has a step or more, and a deadline of at most a day.")
+        if self.gpu and self.fake:
+            raise NcclkitError("Fake tensors use no GPU: say --gpu or --fake.")

@@ -49,6 +49,8 @@ async def rehearse_script(
         shown_gpus = "own"
     if asked.fake:
         again += ["--fake"]
+    if asked.gpu:
+        again += ["--gpu"]
     again += _changed_limits(asked)
     again += ["--", *shown]
     ranks = RankOptions(
@@ -60,6 +62,7 @@ async def rehearse_script(
         job_timeout=asked.job_timeout,
         shown_gpus=shown_gpus,
         fake=asked.fake,
+        gpu=asked.gpu,
     )
     folder = case.new_run("rehearse")
     await run_ranks(folder, command.python, command.words, ranks, on_record)
@@ -116,6 +119,8 @@ class RankOptions:
     shown_gpus: str = "any"
     """Which GPUs a rank sees: a key of `ncclkit.agent.rehearsal.coordinator.SHOWN_GPUS`."""
     fake: bool = False
+    gpu: bool = False
+    """Whether all ranks share one GPU."""
 
 
 async def run_ranks(

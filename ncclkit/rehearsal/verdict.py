@@ -107,6 +107,9 @@ class Rehearsal:
         lines += self.remarks
         if self.figures.get("mapped_gpu"):
             lines.append("The script asked for GPUs: cuda was the CPU here, and NCCL was gloo.")
+        gpu = self.figures.get("gpu")
+        if gpu:
+            lines.append(f"All ranks shared one GPU ({gpu}), and NCCL was gloo by way of the CPU.")
         if self.figures.get("fake"):
             lines.append("Tensors were fake: their shapes and types were compared, without values.")
         if self.kind == "unknown":
@@ -127,10 +130,17 @@ class Rehearsal:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What is said beside the verdict, a sentence each."""
-        if not self.shared or self._judges_gpus:
-            return self.notes
-        shared = _words_of(self.shared)
-        return (*self.notes, f"Over NCCL no two ranks may be on one GPU: {shared}.")
+        remarks = [*self.notes]
+        if self.shared and not self._judges_gpus:
+            shared = _words_of(self.shared)
+            remarks.append(f"Over NCCL no two ranks may be on one GPU: {shared}.")
+        skipped = float(self.figures.get("skipped", 0.0))
+        if skipped:
+            remarks.append(
+                f"{skipped:,.1f} s were skipped, in which all ranks slept or waited; the clocks of"
+                " the script went on by as much."
+            )
+        return tuple(remarks)
 
     def _lines_of_code(self) -> list[str]:
         """Who stands where, one below the other."""
@@ -196,6 +206,11 @@ class Rehearsal:
                 " unless your launcher shows each rank one of its own: then say --own-gpu, else"
                 " name the launcher (-- torchrun …)."
             )
+        if self.why == "asleep":
+            return (
+                f"More than a day of sleep was skipped, and {text.ranks(self.odd)} did not come to"
+                " an end: a loop may wait for what never comes."
+            )
         if self.why == "threads":
             return "Ranks communicate from two threads, of which one may free the other."
         return text.start(f"{self.why}.")
@@ -204,6 +219,8 @@ class Rehearsal:
         """What may be done where a rank failed by itself."""
         if self.figures.get("fake"):
             return "mend that, or rehearse without --fake"
+        if self.figures.get("gpu"):
+            return "mend that, or rehearse without --gpu"
         if self.figures.get("mapped_gpu"):
             return "mend that, or rehearse without it, or with --fake"
         return "mend that, or rehearse without it"

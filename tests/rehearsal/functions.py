@@ -164,6 +164,62 @@ def begin_twice() -> None:
         dist.destroy_process_group()
 
 
+def call_by_copies(ranks: int) -> None:
+    """Every call as on a GPU that ranks share: all tensors are said to lie there."""
+    rehearsed = dist.init_process_group.__globals__
+    rehearsed["RankState"].shares_gpu = True
+    staged = rehearsed["StagedGloo"].__init__.__globals__
+    staged["lies_on_gpu"] = lambda tensor: True
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    own = torch.full((ranks,), float(rank))
+    total = own.clone()
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    assert total[0] == sum(range(ranks)) / ranks
+    parts = [torch.zeros(ranks) for _ in range(ranks)]
+    dist.all_gather(parts, own)
+    assert [part[0].item() for part in parts] == list(range(ranks))
+    whole = torch.zeros(ranks * ranks)
+    dist.all_gather_into_tensor(whole, own)
+    assert whole[-1] == ranks - 1
+    # its output is a part of its input
+    dist.reduce_scatter_tensor(whole[rank * ranks : (rank + 1) * ranks], whole.clone())
+    assert whole[rank * ranks] == rank * ranks
+    taken = torch.zeros(ranks)
+    dist.all_to_all_single(taken, own)
+    assert taken.tolist() == list(range(ranks))
+    lists = [torch.zeros(1) for _ in range(ranks)]
+    dist.all_to_all(lists, list(own.split(1)))
+    assert lists[-1].item() == ranks - 1
+    _call_to_one_by_copies(rank, ranks)
+
+
+def _call_to_one_by_copies(rank: int, ranks: int) -> None:
+    value = torch.full((2,), float(rank))
+    dist.broadcast(value, src=1)
+    assert value[0] == 1
+    gathered = [torch.zeros(2) for _ in range(ranks)] if rank == 0 else None
+    dist.gather(value + rank, gathered, dst=0)
+    if gathered:
+        assert gathered[-1][0] == ranks
+    dist.scatter(value, gathered, src=0)
+    assert value[0] == rank + 1
+    dist.reduce(value, dst=0)
+    if rank == 0:
+        assert value[0] == ranks * (ranks + 1) / 2
+        dist.send(value, 1)
+    elif rank == 1:
+        given = torch.zeros(2)
+        dist.recv(given, 0)
+        assert given[0] == ranks * (ranks + 1) / 2
+    objects = [None] * ranks
+    dist.all_gather_object(objects, rank)
+    assert objects == list(range(ranks))
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    model(torch.ones(1, 4) * rank).sum().backward()
+    assert model.module.weight.grad[0, 0] == sum(range(ranks)) / ranks
+
+
 class Trainer:
     """A class whose methods are rehearsed."""
 

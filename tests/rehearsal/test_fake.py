@@ -14,6 +14,7 @@ from tests.rehearsal.rehearsed import (
     rehearse,
     rehearse_words,
 )
+from tests.rehearsal.test_scripts import check_fault_of, skip_without
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -76,6 +77,22 @@ def test_a_custom_kernel_is_named_and_passes_on_fake_tensors(tmp_path):
     assert answer["exit"] == 2, answer["sentence"]
     assert f"custom_kernel.py:{line}" in answer["sentence"]
     assert "rehearsed.scale" in answer["sentence"] and "register_fake" in answer["sentence"]
+
+
+def test_a_script_of_accelerate_agrees_and_its_fault_is_named(tmp_path):
+    skip_without("accelerate")
+    answer = rehearse(tmp_path, "healthy_accelerate.py", "--fake", "--ranks", "2")
+    assert (answer["exit"], answer["kind"]) == (0, "agree"), answer["sentence"]
+    answer = rehearse(tmp_path, "accelerate_gather.py", "--fake")
+    check_fault_of(answer, "accelerate_gather.py", "mismatch", [0])
+
+
+def test_trainer_trains_to_its_end_and_its_evaluation_is_said(tmp_path):
+    skip_without("transformers")
+    answer = rehearse(tmp_path, "healthy_trainer.py", "--fake", "--ranks", "2")
+    line = lines_of("healthy_trainer.py", "trainer.evaluate()")[0]
+    assert answer["exit"] == 2 and ".numpy()" in answer["sentence"], answer["sentence"]
+    assert f"healthy_trainer.py:{line}" in answer["sentence"]
 
 
 # ---------------------------------------------------------------- numbers that nobody knows

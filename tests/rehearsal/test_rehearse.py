@@ -81,10 +81,11 @@ def test_the_example_of_the_notebook_hangs_until_it_is_mended(tmp_path):
 
 def test_an_interpreter_without_torch_is_named_with_what_to_do(tmp_path, monkeypatch):
     # it sets these for its ranks; here they are to be as before when the test ends
-    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr(ranks, "_load_torch", lambda is_fake: "No module named 'torch'")
-    asked = {"answer": str(tmp_path / "rehearsal.json"), "ranks": 4, "host_ranks": 4, "fake": False}
+    asked = {"answer": str(tmp_path / "rehearsal.json"), "ranks": 4, "host_ranks": 4}
+    asked.update({"fake": False, "gpu": False})
     assert ranks.main([json.dumps(asked), "train.py"]) == 2
     told = json.loads((tmp_path / "rehearsal.json").read_text())
     assert sys.executable in told["why"] and "after -- name one that has PyTorch" in told["why"]

@@ -24,6 +24,7 @@ USUAL = {
     "job_timeout": 0.0,
     "shown_gpus": "all",
     "fake": False,
+    "gpu": False,
 }
 
 

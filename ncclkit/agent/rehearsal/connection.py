@@ -11,7 +11,9 @@ import sysconfig
 import threading
 from typing import Any, Callable
 
-from .idle_threads import without_work
+from .idle_threads import runs_backward, without_work
+from .quiet_rank import is_quiet
+from .virtual_time import RankSleepers, SharedClock
 
 OURS = os.path.dirname(os.path.abspath(__file__))
 PATHS = sysconfig.get_paths()
@@ -24,7 +26,17 @@ LIBRARIES = (
 
 def user_place() -> str:
     """file:line of the innermost frame that is neither ours nor of a library."""
-    frame: Any | None = sys._getframe(1)
+    place = _place_from(sys._getframe(1))
+    if place:
+        return place
+    # on a GPU torch goes backward in a thread of its own, in which nobody called anything
+    for frame in sys._current_frames().values():
+        if runs_backward(frame):
+            return _place_from(frame)
+    return ""
+
+
+def _place_from(frame: Any) -> str:
     first = ""
     while frame is not None:
         file = frame.f_code.co_filename
@@ -53,6 +65,10 @@ BRIEF = 0.002
 """Seconds in which a rank waits without saying so."""
 LOOK = 0.4
 """Seconds between two looks whether another thread may still free one that waits."""
+LOOK_AROUND = b"look"
+"""What the coordinator asks, with a number: is anything of this rank at work?"""
+CLOCK_MOVED = b"skip"
+"""What it says after it has put the clock of ranks forward."""
 
 
 class ScriptAsked:
@@ -76,7 +92,8 @@ class Connection:
     A thread of its own makes them: the rank may compute while others already need its part.
     """
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, clock: SharedClock) -> None:
+        self.sleepers = RankSleepers(clock, self.send_message)
         self._line = line
         self._lock = threading.Lock()
         self._pending: dict[int, PendingCall] = {}
@@ -85,6 +102,8 @@ class Connection:
         """Those that have communicated."""
         self._posts_of: dict[int, int] = {}
         """Thread → the number of its last call."""
+        self._waiters: dict[int, PendingCall] = {}
+        """Thread → the call for which it waits."""
 
     def start_thread(self) -> None:
         """Start the thread that makes released calls; after the fork only."""
@@ -114,6 +133,14 @@ class Connection:
         # mostly the others are there already, and a message is saved
         if pending.may_go.wait(BRIEF):
             return
+        thread = threading.get_ident()
+        self._waiters[thread] = pending
+        try:
+            self._wait_long(pending)
+        finally:
+            del self._waiters[thread]
+
+    def _wait_long(self, pending: PendingCall) -> None:
         said = self._tell_wait(pending, {})
         # the parent ends us at its deadline, so this wait has one
         while not pending.may_go.wait(LOOK):
@@ -173,6 +200,22 @@ class Connection:
     def _make_released(self) -> None:
         with self._line.makefile("rb") as answers:
             for answer in answers:
-                pending = self._pending.pop(int(answer))
-                pending.make()
-                pending.may_go.set()
+                self._take_answer(answer.split())
+
+    def _take_answer(self, words: list[bytes]) -> None:
+        if words[0] == LOOK_AROUND:
+            quiet = is_quiet(self._waits_here)
+            self.send_message({"look": int(words[1]), "quiet": quiet})
+        elif words[0] == CLOCK_MOVED:
+            self.sleepers.wake_all()
+        else:
+            pending = self._pending.pop(int(words[0]))
+            pending.make()
+            pending.may_go.set()
+
+    def _waits_here(self, thread: int) -> bool:
+        """Whether a thread sleeps, or waits for a call that may not be made yet."""
+        if self.sleepers.is_asleep(thread):
+            return True
+        pending = self._waiters.get(thread)
+        return pending is not None and not pending.may_go.is_set()

@@ -260,6 +260,11 @@ class Coordinator:
         )
 
     @property
+    def waiting(self) -> tuple[int, ...]:
+        """Ranks that wait in a call."""
+        return tuple(self._waiting)
+
+    @property
     def running(self) -> tuple[int, ...]:
         """Ranks that neither wait nor have ended."""
         running = []

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch._dynamo import config as dynamo_config
@@ -197,16 +197,16 @@ def map_gpus(ranks: int) -> None:
     batch_norm.map_batch_norm()
     lightning_on_cpu.map_lightning()
     _CpuInPlaceOfCuda().__enter__()
-    _map_threads()
+    map_threads(_CpuInPlaceOfCuda)
 
 
-def _map_threads() -> None:
+def map_threads(mode: Callable[[], TorchFunctionMode]) -> None:
     """Let every thread that begins from now on map GPUs: torch keeps a mode for one thread."""
     # classes of scripts have a `run` of their own; this one all threads go through
     begin = vars(threading.Thread)["_bootstrap_inner"]
 
     def begin_mapped(thread: threading.Thread) -> None:
-        with _CpuInPlaceOfCuda():
+        with mode():
             begin(thread)
 
     setattr(threading.Thread, "_bootstrap_inner", begin_mapped)  # noqa: B010

@@ -197,6 +197,8 @@ class _UnknownValues(TorchFunctionMode):
             with _reading():
                 return func(*args, **given)
         except UNKNOWN:
+            if func is torch.Tensor.__bool__ and _is_of_log():
+                return False
             if demand is not None:
                 stop_at_value(demand)
         except (RuntimeError, TypeError):
@@ -286,6 +288,8 @@ PASSED_THROUGH = (
     "torch/utils/_python_dispatch.py",
 )
 DRAWS = (
+    "accelerate/data_loader.py",
+    "accelerate/utils/random.py",
     "torch/distributed/_mesh_layout.py",
     "torch/distributed/device_mesh.py",
     "torch/distributed/tensor/_utils.py",
@@ -295,12 +299,21 @@ DRAWS = (
     "torch/utils/data/distributed.py",
     "torch/utils/data/sampler.py",
 )
-"""Files of torch with tensors of their own, of numbers that are known: places, order of samples."""
+"""Files with tensors of their own, of numbers that are known: places, order of samples."""
+LEAVES_OUT = "transformers/trainer.py"
+"""The file that leaves a loss that is no number out of its log, whatever the loss does else."""
 
 
 def _is_drawn_by_torch() -> bool:
     frame = _caller()
     return frame is not None and frame.f_code.co_filename.endswith(DRAWS)
+
+
+def _is_of_log() -> bool:
+    frame = _caller()
+    if frame is None or not frame.f_code.co_filename.endswith(LEAVES_OUT):
+        return False
+    return frame.f_code.co_name in ("_run_epoch", "_inner_training_loop")
 
 
 def _is_of_reducer() -> bool:

@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from . import fake_run, gpu_choice
 from .connection import Connection, PendingCall, ScriptAsked
+from .staged_calls import StagedGloo
 
 WORLD = "world"
 """The group of calls that all ranks make outside of any process group."""
@@ -52,6 +53,8 @@ class RankState:
     """Whether it bound its first group to a device."""
     is_eager = False
     """Whether NCCL makes the communicator of its last group at once, as the device is known."""
+    shares_gpu = False
+    """Whether tensors may lie on a GPU, which all ranks share."""
     batch = threading.local()
     """Whether a thread is within `batch_isend_irecv`."""
     labelled: list[AskingGroup] = []
@@ -92,6 +95,8 @@ class AskedWork(dist.Work):
         try:
             with torch.no_grad():
                 self._inner = make()
+            # what was copied here is used by another thread, which may use another stream
+            _await_gpu()
             self._finish = finish
         except Exception as error:
             self._error = error
@@ -125,7 +130,11 @@ class AskedWork(dist.Work):
     def get_future(self) -> Any:
         """A future that is done: DDP asks for it, and waits where nobody sees it."""
         self.wait()
-        future: Any = torch.futures.Future()
+        devices = []
+        for tensor in _flat_tensors(self._result):
+            if tensor.is_cuda and tensor.device not in devices:
+                devices.append(tensor.device)
+        future: Any = torch.futures.Future(devices=devices)
         future.set_result(self._result)
         return future
 
@@ -194,6 +203,8 @@ class AskingGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """Where its tensors may lie: asynchronous checkpoints need a group for the CPU."""
+        if RankState.shares_gpu:
+            return [torch.device("cpu"), torch.device("cuda")]
         return [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> AskingGroup:
@@ -644,6 +655,8 @@ class AskingGroup(dist.ProcessGroup):
             call["batched"] = True
         if result is None:
             result = tensors
+        # the call is made by another thread, for which the values must be there
+        _await_gpu()
         if not fake_run.makes_calls():
             fake_run.forget_values(_flat_tensors(result))
             make, finish = _nothing, _nothing
@@ -699,6 +712,12 @@ def _nothing() -> None:
     """What is made of a call that moves no values."""
 
 
+def _await_gpu() -> None:
+    """Wait until what this thread has asked of a GPU is done."""
+    if RankState.shares_gpu:
+        torch.cuda.current_stream().synchronize()
+
+
 def _flat_tensors(result: Any) -> list[Any]:
     """Tensors, or lists of them, as one list."""
     tensors = []
@@ -752,20 +771,28 @@ def install_groups(
     connection: Connection,
     world: int,
     folder: str,
+    shares_gpu: bool = False,
 ) -> None:
     """From now on whatever group the script makes asks the coordinator.
 
     folder: where ranks leave files for each other.
+    shares_gpu: whether tensors may lie on a GPU.
     """
     RankState.connection = connection
     RankState.world = world
     RankState.folder = folder
-    dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=["cpu"])
+    RankState.shares_gpu = shares_gpu
+    devices = ["cpu"]
+    if shares_gpu:
+        devices.append("cuda")
+    dist.Backend.register_backend("rehearsal", _create, extended_api=True, devices=devices)
     _replace_init()
     _replace_new_group()
     _mark_batches()
     _label_models()
-    _place_objects()
+    # of a GPU that all share it is not asked whose it would be
+    if not shares_gpu:
+        _place_objects()
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         # torch 2.15 looks for a name in C++, which a group in Python has not
         vars(c10d)["_maybe_attach_flight_recorder"] = lambda *_, **__: None
@@ -786,6 +813,8 @@ def _create(options: Any, backend_options: Any = None) -> AskingGroup:
         options.group_size,
         options.timeout,
     )
+    if RankState.shares_gpu:
+        inner = StagedGloo(inner)
     members = list(options.global_ranks_in_group) or list(range(RankState.world))
     group = AskingGroup(inner, options.group_id, members)
     group._set_group_name(options.group_id)

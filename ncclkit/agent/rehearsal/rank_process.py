@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from .connection import Connection, is_of_user, user_place
 from .endings import Ending
+from .virtual_time import SharedClock, map_clocks
 
 
 class Program(NamedTuple):
@@ -40,19 +41,26 @@ class Program(NamedTuple):
     """Which GPUs the launcher shows a rank: a key of `SHOWN_GPUS`."""
     fake: bool = False
     """Whether tensors have shapes and no values."""
+    gpu: str = ""
+    """The name of the GPU that all ranks share; empty where `cuda` means the CPU."""
 
 
-def run_program(connection: Connection, program: Program) -> Ending:
+def run_program(connection: Connection, program: Program, clock: SharedClock) -> Ending:
     """Run the user's program in this process; returns how it ended."""
-    from . import cuda_on_cpu, gpu_choice, process_group
+    from . import cuda_on_cpu, gpu_choice, process_group, shared_gpu
 
     connection.start_thread()
+    map_clocks(clock, connection.sleepers)
     process_group.install_groups(
         connection,
         program.ranks,
         program.folder,
+        shares_gpu=bool(program.gpu),
     )
-    cuda_on_cpu.map_gpus(program.host_ranks)
+    if program.gpu:
+        shared_gpu.share_gpu(program.host_ranks)
+    else:
+        cuda_on_cpu.map_gpus(program.host_ranks)
     if program.function is not None:
         # whoever calls it on GPUs has chosen one for each rank
         gpu_choice.set_first(int(os.environ["LOCAL_RANK"]))

@@ -22,12 +22,14 @@ from typing import Any
 
 from ..run import processes
 from .calls import Call, call_of
-from .connection import Connection
+from .connection import CLOCK_MOVED, LOOK_AROUND, Connection
 from .coordinator import STATUS, Coordinator, Released, Ruling
 from .endings import Ending
 from .lanes import CallLanes
 from .long_waits import WaitTimes
 from .rank_process import Program, run_program, tell_end
+from .skips import MOST, SleepWatch
+from .virtual_time import SharedClock
 
 LOOK = 0.05
 """Seconds between two looks whether a rank has died."""
@@ -49,8 +51,10 @@ WARM = (
 def main(argv: list[str]) -> int:
     """``rehearse OPTIONS WORD…``: OPTIONS as JSON; the verdict goes to the file it names."""
     options = json.loads(argv[0])
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = _shown_gpu(options["gpu"])
+    # else torch begins with CUDA where it only asks whether there is a GPU, and forks could not
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     lacking = _load_torch(options["fake"])
     if lacking:
         why = (
@@ -59,6 +63,16 @@ def main(argv: list[str]) -> int:
         )
         verdict = Ruling("unknown", why=why)
         return write_verdict(options, verdict, {})
+    gpu = ""
+    if options["gpu"]:
+        found = importlib.import_module(".shared_gpu", __package__).find_gpu()
+        if found.lacking:
+            why = (
+                "--gpu needs a GPU of this machine (%s); without --gpu cuda means the CPU"
+                % found.lacking
+            )
+            return write_verdict(options, Ruling("unknown", why=why), {})
+        gpu = found.name
     listening = _free_port()
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(listening)
@@ -66,7 +80,7 @@ def main(argv: list[str]) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     folder = tempfile.mkdtemp(prefix="ncclkit-ranks-")
     try:
-        return _judge_program(options, argv[1:], folder)
+        return _judge_program(options, argv[1:], folder, gpu)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -75,6 +89,7 @@ def _judge_program(
     options: dict[str, Any],
     words: list[str],
     folder: str,
+    gpu: str,
 ) -> int:
     """Run the ranks and write their verdict; returns the exit status."""
     began = time.monotonic()
@@ -87,6 +102,7 @@ def _judge_program(
         folder=folder,
         shown_gpus=options["shown_gpus"],
         fake=options["fake"],
+        gpu=gpu,
     )
     server = RankServer(program, options["job_timeout"])
     server.fork_all()
@@ -96,18 +112,28 @@ def _judge_program(
         "silence": round(server.silence, 3),
         "calls": server.coordinator.released,
         "posts": server.posts,
-        "mapped_gpu": server.asked_for_gpu,
+        "mapped_gpu": server.asked_for_gpu and not gpu,
+        "gpu": gpu,
         "torch": server.torch,
         "fake": program.fake,
+        "skipped": round(server.clock.skipped, 1),
     }
     ruling = server.coordinator.verdict
     assert ruling is not None
     # a hang has its own sentence, and who waits for a rank that we stopped would have gone on
     if ruling.kind == "unknown":
-        server.times.add_open(server.judged)
+        server.times.add_open(server.judged + server.clock.skipped)
     notes = (*ruling.notes, *server.times.notes())
     lanes = server.lanes.records()
     return write_verdict(options, ruling._replace(notes=notes), figures, lanes)
+
+
+def _shown_gpu(is_shared: bool) -> str:
+    """What ranks see of this machine's GPUs: none, or the first of those that we were shown."""
+    if not is_shared:
+        return ""
+    first, _, _ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")
+    return first
 
 
 def _load_torch(is_fake: bool) -> str:
@@ -179,8 +205,13 @@ class RankServer:
 
     def __init__(self, program: Program, job_timeout: float) -> None:
         self.program = program
-        self.coordinator = Coordinator(program.ranks, program.host_ranks, program.shown_gpus)
+        # of a GPU that all ranks share nothing is to be said
+        shown_gpus = program.shown_gpus
+        if program.gpu:
+            shown_gpus = "any"
+        self.coordinator = Coordinator(program.ranks, program.host_ranks, shown_gpus)
         self.times = WaitTimes(job_timeout)
+        self.clock = SharedClock()
         self.lanes = CallLanes(program.ranks)
         self.posts = 0
         self.judged = 0.0
@@ -193,6 +224,7 @@ class RankServer:
         self._lines: dict[int, socket.socket] = {}
         self._unread: dict[int, bytes] = {}
         self._last = time.monotonic()
+        self._sleeps = SleepWatch()
 
     # ---------------------------------------------------------------- forking
 
@@ -220,7 +252,7 @@ class RankServer:
 
     def _be_rank(self, rank: int, line: socket.socket) -> None:
         """Run the program as one rank; never returns."""
-        connection = Connection(line)
+        connection = Connection(line, self.clock)
         host, local = divmod(rank, self.program.host_ranks)
         os.environ["RANK"] = str(rank)
         os.environ["LOCAL_RANK"] = str(local)
@@ -231,12 +263,12 @@ class RankServer:
         os.environ["GROUP_WORLD_SIZE"] = str(hosts + 1)
         os.environ["ROLE_RANK"] = str(rank)
         os.environ["ROLE_WORLD_SIZE"] = str(self.program.ranks)
-        if self.program.shown_gpus in ("own", "first"):
+        if self.program.shown_gpus in ("own", "first") and not self.program.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(local)
         if self.program.shown_gpus == "first":
             os.environ["LOCAL_RANK"] = "0"
         try:
-            ending = run_program(connection, self.program)
+            ending = run_program(connection, self.program, self.clock)
         except BaseException as error:
             say = "%s: %s" % (type(error).__name__, error)
             ending = Ending("failed", say, unrehearsable=True)
@@ -254,7 +286,9 @@ class RankServer:
                     self.coordinator.give_up("deadline")
                     break
                 self._listen_once(waiting)
+                self._ask_sleepers()
             self.judged = time.monotonic()
+            self._sleeps.end_round()
             self.silence = self.judged - self._last
             # where the others stand belongs to the answer, but nobody is waited for
             gathered = time.monotonic() + GATHER
@@ -290,18 +324,45 @@ class RankServer:
             self._send_released(released)
         return bool(said)
 
+    def _ask_sleepers(self) -> None:
+        """Where all ranks sleep or wait, ask whether anything else of them is at work."""
+        if not self._sleeps.sleeping:
+            return
+        waiting = self.coordinator.waiting
+        living = [*waiting, *self.coordinator.running]
+        asked = self._sleeps.ranks_to_ask(living, waiting, self.clock.now())
+        for rank in asked:
+            self._tell_rank(rank, b"%s %d\n" % (LOOK_AROUND, self._sleeps.round))
+
+    def _skip_sleep(self, seconds: float) -> None:
+        """Put the clock of all ranks forward, to where the first sleeper goes on."""
+        if seconds <= 0:
+            return
+        self.clock.skip(seconds)
+        for rank in self._sleeps.sleeping:
+            self._tell_rank(rank, b"%s\n" % CLOCK_MOVED)
+        if self.clock.skipped > MOST:
+            self.coordinator.give_up("asleep")
+
     def _take_message(self, rank: int, message: dict[str, Any]) -> Released:
+        if "look" in message:
+            now = self.clock.now()
+            seconds = self._sleeps.add_answer(rank, message["look"], message["quiet"], now)
+            self._skip_sleep(seconds)
+            return []
+        self._sleeps.end_round()
         self._last = time.monotonic()
         self.asked_for_gpu = self.asked_for_gpu or message["for_gpu"]
         coordinator = self.coordinator
         if "post" in message:
             self.posts += 1
             call = call_of(message["post"])
-            self.times.add_call(rank, call, self._last)
+            now = self.clock.now()
+            self.times.add_call(rank, call, now)
             self.lanes.add_call(rank, call)
             released = coordinator.post_call(rank, call, message["thread"])
             self.lanes.add_released(released)
-            self.times.add_released(released, rank, self._last)
+            self.times.add_released(released, rank, now)
             return released
         if "wait" in message:
             coordinator.begin_wait(
@@ -310,19 +371,25 @@ class RankServer:
                 message["thread"],
                 message["alive"],
             )
+        elif "sleep" in message:
+            self._sleeps.begin_sleep(rank, message["sleep"], message["until"])
+        elif "awake" in message:
+            self._sleeps.end_sleep(rank, message["awake"])
         elif "end" in message:
             self._end_rank(rank, Ending(**message["end"]))
         return []
 
     def _send_released(self, released: Released) -> None:
         for rank, number in released:
-            line = self._lines[rank]
-            # a few bytes: they fit, unless the rank has died, of which we hear next
-            try:
-                line.send(b"%d\n" % number)
-            except OSError as error:
-                say = "its line broke: %s" % error.strerror
-                self._end_rank(rank, Ending("died", say))
+            self._tell_rank(rank, b"%d\n" % number)
+
+    def _tell_rank(self, rank: int, words: bytes) -> None:
+        # a few bytes: they fit, unless the rank has died, of which we hear next
+        try:
+            self._lines[rank].send(words)
+        except OSError as error:
+            say = "its line broke: %s" % error.strerror
+            self._end_rank(rank, Ending("died", say))
 
     def _bury_dead(self) -> None:
         """Notice ranks that ended without a word."""
@@ -343,6 +410,7 @@ class RankServer:
             self._end_rank(rank, Ending("died", _how_it_died(code)))
 
     def _end_rank(self, rank: int, ending: Ending) -> None:
+        self._sleeps.end_rank(rank)
         self.coordinator.end_rank(rank, ending)
         self.lanes.end_rank(rank, ending.how)
 

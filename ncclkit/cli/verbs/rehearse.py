@@ -70,6 +70,11 @@ class RehearseVerb(Verb):
             help="tensors have shapes and no values: for kernels that only a GPU has, and models"
             " that do not fit here; a branch by a value is said",
         )
+        parser.add_argument(
+            "--gpu",
+            action="store_true",
+            help="all ranks share the first GPU of this machine: cuda is not mapped to the CPU",
+        )
         add_case(parser)
         add_json(parser)
 
@@ -100,6 +105,7 @@ class RehearseVerb(Verb):
             job_timeout=float(options.timeout_of_job or 0),
             own_gpu=options.own_gpu,
             fake=options.fake,
+            gpu=options.gpu,
         )
         with Activity("Rehearsal", limit=asked.timeout) as activity:
 
