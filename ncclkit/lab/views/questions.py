@@ -144,7 +144,10 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     folded = ""
     if not first:
         folded = translate("What the story proves")
-    body = join(met.banner("nk-story", fold=folded), fit(table(head, rows)))
+    held = fit(table(head, rows))
+    if not first:
+        held = _solution("", held)
+    body = join(met.banner("nk-story", fold=folded), held)
     proof = View(met.sentence, body, titled=False)
     # what a later run of the story shows does not change what this one has proven
     proof.tells_of_now = False
@@ -267,7 +270,8 @@ class Quiz(View):
             listed.append(el("li", self._translate(choice)))
             explained.append(self._explanation(number, choice, named=True))
         folded = fold(self._translate("Answer"), *explained)
-        return join(self._numbered(number), el("ul", *listed), folded)
+        about = f"{number}. {self._translate(self._answers.question(number).ask)}"
+        return join(self._numbered(number), el("ul", *listed), _solution(about, folded))
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
@@ -316,6 +320,11 @@ def _choices(answers: Answers, number: int, translate: Translator) -> W.RadioBut
         options.append((translate(choice), choice))
     earlier = answers.of(number).last or None
     return W.RadioButtons(options=options, value=earlier, layout=WIDE)
+
+
+def _solution(about: str, solved: Markup) -> Markup:
+    """What solves a question; on paper a report puts it on its last page, below these words."""
+    return el("div", solved, cls="nk-solves", data_about=about)
 
 
 def _frame(*parts: object) -> Markup:
