@@ -197,7 +197,7 @@ def _rank_squares(known: Summary) -> Markup:
 def _who(known: Summary) -> Markup:
     """The culprit and the line that decides.
 
-    Of what nobody can explain it is the errors.  Of a job that is well the line stands in the table.
+    Of what nobody can explain it is the errors.  What shows that a job is well stands in the table.
     """
     if known.verdict == "healthy":
         return el("p", el("b", "At fault: "), "nobody")
@@ -324,7 +324,8 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
     times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
     seen = Markup("")
     if known.line:
-        seen = join(el("code", known.line.short), " in ", location(known.line.path, known.line.line))
+        place = location(known.line.path, known.line.line)
+        seen = join(el("code", known.line.short), " in ", place)
     shown = {
         SEEN: seen,
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),

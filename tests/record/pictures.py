@@ -28,6 +28,8 @@ from tests.browser.conftest import FLAGS  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures"
 PAGES = ("guided", "01_environment", "02_all_reduce", "03_logs", "04_tuning", "cases/1_recbole")
+MORE = {"04_tuning": ["-p", "budget=120"]}
+"""Parameters beside the defaults: where others use the cores, half a minute is too short for a sweep."""
 VIEWS: dict[str, dict[str, Any]] = {
     "wide": {"width": 1280},
     "narrow": {"width": 390},
@@ -40,6 +42,8 @@ SHEETS, DOTS = 2, 96
 SHEET_WIDTH, GAP = 794, 8
 """Pixels of a sheet, and between two of them."""
 QUALITY = 45
+WAIT = 300_000
+"""Milliseconds that a page may take to draw where others use the cores."""
 
 
 def main() -> None:
@@ -68,7 +72,7 @@ def started(playwright: Any) -> Any:
 def report(python: str, name: str, case: Path) -> Path:
     """The report of this notebook, made by that interpreter's ncclkit."""
     case.mkdir()
-    command = [python, "-m", "ncclkit", "report", "--notebook", name, "--case", "."]
+    command = [python, "-m", "ncclkit", "report", "--notebook", name, "--case", ".", *MORE.get(name, [])]
     subprocess.run(command, cwd=case, stdout=subprocess.DEVNULL, timeout=540, check=True)
     return report_file(case, Path(name))
 
@@ -92,6 +96,7 @@ def opened(browser: Any, html: Path, view: str) -> Any:
     options = {"color_scheme": "light", **VIEWS[view]}
     size = {"width": options.pop("width"), "height": 900}
     page = browser.new_context(viewport=size, offline=True, **options).new_page()
+    page.set_default_timeout(WAIT)
     page.goto(html.as_uri())
     page.wait_for_function("document.documentElement.dataset.drawn !== undefined")
     return page
@@ -109,6 +114,7 @@ def picture_of_sheets(browser: Any, pdf: Path, out: Path) -> None:
         sheets += f'<img src="data:image/png;base64,{data}" style="display:block;margin:{GAP}px">'
     width = SHEET_WIDTH + 2 * GAP
     page = browser.new_context(viewport={"width": width, "height": 900}, offline=True).new_page()
+    page.set_default_timeout(WAIT)
     page.set_content(f'<body style="margin:0;background:#888">{sheets}</body>')
     keep_picture(page, width, page.evaluate("document.documentElement.scrollHeight"), out)
 

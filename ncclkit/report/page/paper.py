@@ -1,7 +1,7 @@
 """A story on paper: its question ends a sheet, and what solves it waits on the last one.
 
-On a screen a reader scrolls on, or opens what is folded, when the guess is made.  Paper is seen as a
-whole, so page.js moves what solves a question to the end while it is printed.
+On a screen a reader scrolls on, or opens what is folded, when the guess is made.  Paper is seen as
+a whole, so page.js moves what solves a question to the end while it is printed.
 """
 
 from __future__ import annotations
