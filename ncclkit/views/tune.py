@@ -528,7 +528,9 @@ def _method(sweep: Sweep) -> str:
         if panels > 1:
             which = f"the {panels} with the largest difference are"
         drawn = f"Of {len(ops)} collectives {which} drawn."
-    return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
+    # the answer above the figure has the notes
+    notes = () if ops else sweep.notes
+    return " ".join(filter(None, (said, drawn, without, *notes)))
 
 
 NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")

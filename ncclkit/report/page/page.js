@@ -63,6 +63,7 @@
   const answers = document.querySelector(".answers");
   const cards = [...document.querySelectorAll("details.nk-card[class*=nk-edge-]")];
   const solutions = answers ? [...document.querySelectorAll(".nk-solves")] : [];
+  const SHORT = 640;  // pixels on a screen, where letters are larger: less than half a sheet
   let chosen, opened = [], moved = [];
 
   function open(details) {
@@ -95,6 +96,10 @@
     solutions.forEach(move);
     open(cards);
     open(solutions.flatMap(each => [each, ...each.querySelectorAll("details")]).filter(each => each.matches("details")));
+    // of what is short no part goes to the next sheet
+    for (const card of document.querySelectorAll(".nk-card")) {
+      if (card.offsetHeight < SHORT) card.classList.add("whole");
+    }
     draw(680);
   });
   addEventListener("afterprint", () => {
