@@ -274,8 +274,11 @@ def _with_fix(finding: Finding) -> list[object]:
     first = finding.advice[0]
     parts: list[object] = [finding.say, el("b", " Fix: "), first.do]
     for line in first.exports:
-        kind = "nk-whole" if len(line) <= WHOLE else False
-        parts += [" ", el("code", line, cls=kind)]
+        shown = el("code", line)
+        if len(line) <= WHOLE:
+            shown = el("span", shown, cls="nk-whole")
+        parts.append(" ")
+        parts.append(shown)
     return parts
 
 
@@ -323,9 +326,11 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
         link = join(" ", el("a", "Which ones?", href=f"#{NOT_EVALUATED}"))
     times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
     seen = Markup("")
-    if known.line:
-        place = location(known.line.path, known.line.line)
-        seen = join(el("code", known.line.short), " in ", place)
+    line = known.line
+    if line:
+        said = el("code", line.short)
+        place = location(line.path, line.line)
+        seen = join(said, " in ", place)
     shown = {
         SEEN: seen,
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),

@@ -529,7 +529,9 @@ def _method(sweep: Sweep) -> str:
             which = f"the {panels} with the largest difference are"
         drawn = f"Of {len(ops)} collectives {which} drawn."
     # the answer above the figure has the notes
-    notes = () if ops else sweep.notes
+    notes = sweep.notes
+    if ops:
+        notes = ()
     return " ".join(filter(None, (said, drawn, without, *notes)))
 
 

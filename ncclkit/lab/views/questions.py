@@ -146,8 +146,9 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
         folded = translate("What the story proves")
     held = fit(table(head, rows))
     if not first:
-        held = _solution("", held)
-    body = join(met.banner("nk-story", fold=folded), held)
+        held = _for_last_page("", held)
+    above = met.banner("nk-story", fold=folded)
+    body = join(above, held)
     proof = View(met.sentence, body, titled=False)
     # what a later run of the story shows does not change what this one has proven
     proof.tells_of_now = False
@@ -270,8 +271,10 @@ class Quiz(View):
             listed.append(el("li", self._translate(choice)))
             explained.append(self._explanation(number, choice, named=True))
         folded = fold(self._translate("Answer"), *explained)
-        about = f"{number}. {self._translate(self._answers.question(number).ask)}"
-        return join(self._numbered(number), el("ul", *listed), _solution(about, folded))
+        asked = self._translate(self._answers.question(number).ask)
+        about = f"{number}. {asked}"
+        solved = _for_last_page(about, folded)
+        return join(self._numbered(number), el("ul", *listed), solved)
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
@@ -322,7 +325,7 @@ def _choices(answers: Answers, number: int, translate: Translator) -> W.RadioBut
     return W.RadioButtons(options=options, value=earlier, layout=WIDE)
 
 
-def _solution(about: str, solved: Markup) -> Markup:
+def _for_last_page(about: str, solved: Markup) -> Markup:
     """What solves a question; on paper a report puts it on its last page, below these words."""
     return el("div", solved, cls="nk-solves", data_about=about)
 

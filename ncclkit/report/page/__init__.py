@@ -281,13 +281,16 @@ def _heading_of_figure(layout: dict[str, Any]) -> tuple[dict[str, Any], str]:
         return layout, ""
     lines = str(title.get("text", "")).split("<br>")
     above = OVER_TITLE + TITLE_LINE * len(lines)
-    less = {
-        "title": {},
-        "margin": {**margin, "t": margin["t"] - above},
-        "height": int(layout.get("height") or 420) - above,
-    }
-    words = unescape(re.sub(r"<[^>]*>", " ", " ".join(lines)))
-    return {**layout, **less}, f'<p class="figure-title">{safe(words)}</p>'
+    untitled = dict(layout)
+    untitled["title"] = {}
+    untitled["margin"] = dict(margin)
+    untitled["margin"]["t"] -= above
+    untitled["height"] = int(layout.get("height") or 420)
+    untitled["height"] -= above
+    words = " ".join(lines)
+    words = re.sub(r"<[^>]*>", " ", words)
+    words = safe(unescape(words))
+    return untitled, f'<p class="figure-title">{words}</p>'
 
 
 @cache

@@ -34,43 +34,68 @@ def fold_explanations(soup: BeautifulSoup) -> None:
 
 def _fold_rest(soup: BeautifulSoup, section: Tag) -> None:
     """Leave the first sentence of a section open."""
-    parts = section.find_all(PROSE, recursive=False)
-    prose = [part for part in parts if "question" not in part.get_attribute_list("class")]
-    if sum(len(part.get_text()) for part in prose) <= SHORT:
+    prose = _prose_of(section)
+    length = 0
+    for part in prose:
+        length += len(part.get_text())
+    if length <= SHORT:
         return
     first, *others = prose
     rest = _cut_after_sentence(soup, first)
-    if not rest and not others:
+    if rest is not None:
+        others.insert(0, rest)
+    if not others:
         return
+    folded = _folded_part(soup)
+    first.insert_after(folded)
+    for part in others:
+        folded.append(part.extract())
+
+
+def _prose_of(section: Tag) -> list[Tag]:
+    """What explains in a section, in order."""
+    prose = []
+    for part in section.find_all(PROSE, recursive=False):
+        classes = part.get_attribute_list("class")
+        if "question" not in classes:
+            prose.append(part)
+    return prose
+
+
+def _folded_part(soup: BeautifulSoup) -> Tag:
+    """An explanation without its words."""
     folded = soup.new_tag("details", attrs={"class": FOLDED})
     summary = soup.new_tag("summary")
-    language = str(soup.html["lang"]) if soup.html else "en"
-    summary.string = SUMMARY.get(language, SUMMARY["en"])
+    language = "en"
+    if soup.html is not None:
+        language = str(soup.html["lang"])
+    summary.string = SUMMARY[language]
     folded.append(summary)
-    first.insert_after(folded)
-    folded.extend([*rest, *(part.extract() for part in others)])
+    return folded
 
 
-def _cut_after_sentence(soup: BeautifulSoup, paragraph: Tag) -> list[Tag]:
+def _cut_after_sentence(soup: BeautifulSoup, paragraph: Tag) -> Tag | None:
     """Shorten a paragraph to its first sentence, and return the others as one, if there are any."""
     if paragraph.name != "p":
-        return []
+        return None
     for child in list(paragraph.contents):
         if type(child) is not NavigableString:
             continue
-        end = SENTENCE_END.search(child)
-        if end is None:
+        found = SENTENCE_END.search(child)
+        if found is None:
             continue
-        after = [*child.next_siblings]
-        tail = child[end.end() :].lstrip()
+        end = found.end()
+        after = list(child.next_siblings)
+        tail = child[end:].lstrip()
         if not tail and not after:
-            return []
+            return None
         rest = soup.new_tag("p")
         rest.append(tail)
-        rest.extend([sibling.extract() for sibling in after])
-        child.replace_with(child[: end.end()])
-        return [rest]
-    return []
+        for sibling in after:
+            rest.append(sibling.extract())
+        child.replace_with(child[:end])
+        return rest
+    return None
 
 
 def _join_with_part_before(section: Tag) -> None:
@@ -86,7 +111,8 @@ def _join_with_part_before(section: Tag) -> None:
     explanation = before.find("details", class_="explanation", recursive=False)
     if not isinstance(explanation, Tag):
         return
-    for part in [*section.find_all(True, recursive=False)]:
+    parts = list(section.find_all(True, recursive=False))
+    for part in parts:
         if part.name != "details":
             explanation.append(part.extract())
             continue
