@@ -268,13 +268,17 @@ class Quiz(View):
         listed = []
         explained = []
         for choice in self._answers.shuffled(number):
-            listed.append(el("li", self._translate(choice)))
-            explained.append(self._explanation(number, choice, named=True))
+            words = self._translate(choice)
+            reason = self._explanation(number, choice, named=True)
+            listed.append(el("li", words))
+            explained.append(reason)
         folded = fold(self._translate("Answer"), *explained)
         asked = self._translate(self._answers.question(number).ask)
         about = f"{number}. {asked}"
         solved = _for_last_page(about, folded)
-        return join(self._numbered(number), el("ul", *listed), solved)
+        question = self._numbered(number)
+        choices = el("ul", *listed)
+        return join(question, choices, solved)
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
