@@ -73,10 +73,12 @@ class Guess(View):
             guessed = el("p", named, translate(first))
         choices = []
         for choice in self._answers.shuffled():
-            choices.append(el("li", translate(choice)))
+            words = translate(choice)
+            choices.append(el("li", words))
         hints = []
         for hint in self._answers.story.hints:
-            hints.append(el("li", translate(hint)))
+            words = translate(hint)
+            hints.append(el("li", words))
         folded = fold(translate("Hints"), el("ol", *hints))
         return join(el("ul", *choices), guessed, folded)
 
@@ -130,10 +132,16 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     for choice, reason in question.choices.items():
         guessed = ""
         if choice == first:
-            guessed = el("div", badge("▸", translate("your first guess"), "likely"))
-        named = join(el("b", translate(choice)), guessed)
-        mark = _mark(choice == question.right, translate)
-        rows.append((named, mark, translate(reason)))
+            words = translate("your first guess")
+            label = badge("▸", words, "likely")
+            guessed = el("div", label)
+        words = translate(choice)
+        bold = el("b", words)
+        named = join(bold, guessed)
+        holds = choice == question.right
+        mark = _mark(holds, translate)
+        why = translate(reason)
+        rows.append((named, mark, why))
     head = (
         translate("Your question was: {ask}", ask=translate(question.ask)),
         translate("Answer"),
