@@ -293,8 +293,8 @@ def measured(case: Case) -> str:
         if not last:
             return ""
         row = last[0]
-        bound = expect(row.op, row.backend, row.ranks, case.facts, row.hosts)
-        return bandwidth_summary(last, words=why_no_reference(bound))
+        expected = expect(row.op, row.backend, row.ranks, case.facts, row.hosts)
+        return bandwidth_summary(last, words=why_no_reference(expected))
     bound = recorded_bound(known, case.facts)
     said = bandwidth_summary(last, known.expected, bound.allows if bound else "")
     compared = first_judgement([row for row in last if row.op == known.op], bound)
@@ -329,8 +329,8 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
     line = known.line
     if line:
         said = el("code", line.short)
-        place = location(line.path, line.line)
-        seen = join(said, " in ", place)
+        where = location(line.path, line.line)
+        seen = join(said, " in ", where)
     shown = {
         SEEN: seen,
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),
