@@ -25,7 +25,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.kinds import RunEnd, StageGroup, StagePair, StagePeer, StageRank, WorkerPhase
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
-from ncclkit.core.text import host_list, rate, start, verb
+from ncclkit.core.text import host_list, plural, rate, start, verb
 from ncclkit.core.text import ranks as rank_words
 
 SLOW, SLOW_HOST, SLOW_HERE = 0.6, 0.25, 0.1
@@ -521,8 +521,12 @@ class StagedTest:
             like = "by turns on GPUs that they share"
         memory = ""
         if self.verified:
-            memory = f"; each memory of a peer was written, read and verified ({self.verified})"
-        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}{memory}"
+            times = plural(self.verified, "time")
+            memory = f"; memory of peers was written, read and verified {times}"
+        who = f"Every pair of the {self.ranks} ranks works"
+        if self.ranks == 2:
+            who = "The only pair of ranks works"
+        return f"{who}: {', '.join(each)}, {like}{memory}"
 
 
 @once

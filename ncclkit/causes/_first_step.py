@@ -27,6 +27,8 @@ FOR_THE_READER = re.compile(
 PART = re.compile(r"""(?:'[^']*'|"[^"]*"|[^;'"])+""")
 """What stands between two semicolons that are outside of quotes."""
 ATTACH = "ncclkit attach"
+FOR_THE_NEXT = "(For the next job: this one went well.)"
+"""Behind what is advised about a risk of a job that has ended well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def step_about_risk(risk: Finding | None) -> FirstStep:
     if risk is None or not risk.advice:
         return FirstStep("Nothing needs to be done for this job.")
     first = risk.advice[0]
-    return FirstStep(f"Nothing for this job. Before the next one: {first.do}", _advised_line(first))
+    return FirstStep(f"{first.do} {FOR_THE_NEXT}", _advised_line(first))
 
 
 def _needs_experiment(finding: Finding, diagnosis: Diagnosis) -> bool:

@@ -108,7 +108,7 @@ def resume_line(case: Case) -> Event | None:
 def advice_for_loader(name: str, why: str) -> Advice:
     """How a framework keeps where its loaders stood; the empty name is plain PyTorch."""
     return Advice(
-        "Skip no batches at a resume: keep where every rank's loader stands in the checkpoint, "
+        "Do not skip batches when resuming: keep each rank's place in its data in the checkpoint, "
         "so that no rank reads its data again.",
         code=LOADERS.get(name, LOADERS[""]),
         why=why,

@@ -382,7 +382,7 @@ def _load_of_others(host: HostFacts) -> Iterator[Risk]:
     else:
         waits = f", and some waited {pressure:.0f} % of the time"
     own = plural(int(cores), "CPU core")
-    say = f"{load:.3g} processes want its {own}{waits}; ranks would wait too"
+    say = f"{load:.3g} processes on average want its {own}{waits}; ranks would wait too"
     facts = [host.fact("cpu.load"), host.fact("cpu.pressure")]
     yield Risk(say, facts, OTHERS[0])
 

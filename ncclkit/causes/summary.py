@@ -274,7 +274,8 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         step = FirstStep(REHEARSE_AGAIN)
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     restart_or_stop = ""
-    if diagnosis.verdict in ("found", "unexplained"):
+    # facts of a machine alone are of no job that could be started again
+    if diagnosis.verdict in ("found", "unexplained") and diagnosis.job_seen:
         restart_or_stop = diagnosis.decision.sentence
     wanted = _next_evidence(scope, diagnosis, read_ranks)
     if wanted:

@@ -400,6 +400,16 @@ def without_reference(bound: Expectation, busy: str) -> Expectation:
     return bound
 
 
+def why_no_reference(bound: Expectation | None) -> str:
+    """That a busy host gives no reference, as a clause; empty for every other bound."""
+    if bound is None or bound.value is not None:
+        return ""
+    why = f"{bound.words[:1].lower()}{bound.words[1:]}".rstrip(".")
+    if why.startswith(NO_REFERENCE):
+        return why
+    return ""
+
+
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
 HALF, USUAL_SHARE = 0.5, 0.8

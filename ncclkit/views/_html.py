@@ -19,8 +19,11 @@ from markupsafe import escape
 from ncclkit.core.text import plural
 
 _QUOTED = re.compile(r"`([^`\n]+)`")
-_RANGE = re.compile(r"(?<![\w.-])\d+-\d+(?![\w-])")
-"""Numbers from one to another, such as the ranks 0-4; no date and no part of a name."""
+_RANGE = re.compile(r"(?<![\w.-])\d+-\d+(?![\w-])|(?<![\w.])[\d.]+ (?:%|[kMGT]?B/s|s\b)")
+"""Numbers from one to another, such as the ranks 0-4, and with a unit.
+
+It is no date and no part of a name.
+"""
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or
 # invisible.
@@ -106,7 +109,7 @@ def code(value: object) -> Markup:
 
 
 def unbroken_ranges(value: object) -> Markup:
-    """A sentence in large letters, whose ranges of numbers (0-4) no line may end in."""
+    """A sentence in large letters, whose ranges (0-4) and quantities (20 s) no line breaks."""
     whole = r'<span class="nk-whole">\g<0></span>'
     return Markup(_RANGE.sub(whole, str(escaped_text(value))))
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 
-from ncclkit.causes.diagnosis import Diagnosis, with_fix
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.order import is_risk
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
-from ncclkit.core.bandwidth import first_judgement, recorded_bound
+from ncclkit.core.bandwidth import expect, first_judgement, recorded_bound, why_no_reference
 from ncclkit.core.case import Case
+from ncclkit.core.model import Finding
 from ncclkit.core.text import percent, plural, some
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
@@ -39,14 +40,18 @@ EXAMPLE = (
 )
 PASTED = "It came by standard input, which cannot be read again: judge it alone."
 """What stands for the verdict on another job that no file holds."""
-WELL = "the job was seen to go well"
-"""In the sentence of a healthy verdict."""
+WELL, WENT = "Nothing found: the job was seen to go well", "The job went well"
+"""In the sentence of a healthy verdict, and in the title of a page that cites what shows it."""
 READ_PAGE = "ncclkit causes "
 """How a command begins that does nothing but print what is known of a cause."""
 OTHERS = 3
 """Further findings of facts that the answer names; the cards below it hold all."""
+SEEN = "Seen in"
+"""Row of the line that shows that a job went well."""
 SQUARES = 64
 """Ranks that are drawn as squares; more would be a carpet."""
+WHOLE = 36
+"""Letters of a command that no line breaks: they fit on a phone."""
 MAX_CHARS = 400
 """Letters that are shown of the line that decides; the card below holds all of it."""
 
@@ -101,7 +106,7 @@ def _title_of_page(sentence: str, diagnosis: Diagnosis, speed: str) -> str:
     # what was measured beside others is no speed of the machine
     if _is_busy(diagnosis):
         figure += " on a busy host"
-    return title.replace(WELL, f"{WELL}, and {figure}")
+    return title.replace(WELL, f"{WENT}: {figure}")
 
 
 def _is_busy(diagnosis: Diagnosis) -> bool:
@@ -141,7 +146,7 @@ def _head(known: Summary, diagnosis: Diagnosis, speed: str) -> Markup:
     if known.verdict != "found":
         marks = [badge(*VERDICTS[known.verdict])]
         if known.verdict == "healthy" and speed and _is_busy(diagnosis):
-            marks.append(badge("○", "its speed: measured on a busy host", "possible"))
+            marks.append(badge("○", "speed uncertain: busy host", "possible"))
         return el("div", *marks, cls="nk-card-head")
     first = diagnosis.findings[0]
     return el(
@@ -185,17 +190,18 @@ def _rank_squares(known: Summary) -> Markup:
     label = plural(count, "rank")
     if at_fault:
         label += f", at fault: {some(sorted(at_fault))}"
-    return el("span", *squares, cls="nk-squares", role="img", aria_label=label, title=label)
+    drawn = el("span", *squares, cls="nk-squares", role="img", aria_label=label, title=label)
+    return el("span", drawn, " ", el("span", plural(count, "rank"), aria_hidden="true"))
 
 
 def _who(known: Summary) -> Markup:
     """The culprit and the line that decides.
 
-    Of what nobody can explain it is the errors.
+    Of what nobody can explain it is the errors.  What shows that a job is well stands in the table.
     """
-    at = ""
     if known.verdict == "healthy":
-        at = el("p", el("b", "At fault: "), "nobody")
+        return el("p", el("b", "At fault: "), "nobody")
+    at = Markup("")
     if known.culprit:
         at = el("p", el("b", "At fault: "), known.culprit.sentence)
     if known.line:
@@ -243,7 +249,8 @@ def _others_by_facts(known: Summary, diagnosis: Diagnosis) -> list[Markup]:
         return said
     for other in diagnosis.findings[1 : 1 + OTHERS]:
         if is_risk(other):
-            said.append(el("p", el("b", f"Also ({other.strength}): "), with_fix(other)))
+            named = el("b", f"Also ({other.strength}): ")
+            said.append(el("p", named, *_with_fix(other)))
     return said
 
 
@@ -251,13 +258,28 @@ def _risks(known: Summary, diagnosis: Diagnosis) -> list[Markup]:
     """A sentence for each risk and its fix, but for the fix that was named as the first step."""
     said = []
     for risk in diagnosis.risks:
-        sentence = with_fix(risk)
+        sentence = _with_fix(risk)
         fixes = [advice.do for advice in risk.advice[:1]]
-        if known.first_step.endswith(tuple(fixes)):
-            sentence = risk.say
+        if known.first_step.startswith(tuple(fixes)):
+            sentence = [risk.say]
         named = el("b", f"Risk ({risk.strength}): ")
-        said.append(el("p", named, sentence))
+        said.append(el("p", named, *sentence))
     return said
+
+
+def _with_fix(finding: Finding) -> list[object]:
+    """The sentence of a finding and the first thing to do about it, with what to paste as code."""
+    if not finding.advice:
+        return [finding.say]
+    first = finding.advice[0]
+    parts: list[object] = [finding.say, el("b", " Fix: "), first.do]
+    for line in first.exports:
+        shown = el("code", line)
+        if len(line) <= WHOLE:
+            shown = el("span", shown, cls="nk-whole")
+        parts.append(" ")
+        parts.append(shown)
+    return parts
 
 
 def measured(case: Case) -> str:
@@ -268,9 +290,11 @@ def measured(case: Case) -> str:
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     known = next((row for row in last if row.expected), None)
     if known is None:
-        if last:
-            return bandwidth_summary(last)
-        return ""
+        if not last:
+            return ""
+        row = last[0]
+        expected = expect(row.op, row.backend, row.ranks, case.facts, row.hosts)
+        return bandwidth_summary(last, words=why_no_reference(expected))
     bound = recorded_bound(known, case.facts)
     said = bandwidth_summary(last, known.expected, bound.allows if bound else "")
     compared = first_judgement([row for row in last if row.op == known.op], bound)
@@ -293,15 +317,22 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
     """
     rows = known.rows()
     place = next((number for number, (name, _) in enumerate(rows) if name == "Judged"), len(rows))
+    if known.verdict == "healthy" and known.line:
+        rows[place:place] = [(SEEN, "")]
     if measured:
         rows[place:place] = [("Measured", measured)]
-    else:
-        rows[place:place] = []
     link = ""
     if linked:
         link = join(" ", el("a", "Which ones?", href=f"#{NOT_EVALUATED}"))
     times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
+    seen = Markup("")
+    line = known.line
+    if line:
+        said = el("code", line.short)
+        where = location(line.path, line.line)
+        seen = join(said, " in ", where)
     shown = {
+        SEEN: seen,
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),
         "Missing": join(
             *(

@@ -173,6 +173,9 @@ def static_events(events: Sequence[Event]) -> Markup:
     shown = _shown(lines_once, FEW)
     folder = common({event.path for event in events})
     title = f"Abnormal lines: {len(lines_once):,}"
+    # the count above is of events
+    if len(lines_once) < len(wrong):
+        title += f", read as {plural(len(wrong), 'event')}"
     lines = fold(title, _table(shown, folder), is_open=len(shown) <= FEW)
     by_kind = table(("Kind", "Events", "Ranks"), counts)
     return join(lines, fold("Counts by kind", by_kind, is_open=not wrong))

@@ -302,7 +302,7 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
     )
     summary = (
         f"A timeout of {whole.value:g} s is the smallest safe one: {which} takes longest; one hang"
-        f" then costs {cost.value:.3g} GPU hours, with the default of 600 s {usual.value:.3g}"
+        f" then costs {cost.value:.3g} GPU hours, and {usual.value:.3g} with the default of 600 s"
     )
     rows = [
         ("All ranks, where one does a phase alone", f"{whole.value:g} s", whole.words),

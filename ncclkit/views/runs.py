@@ -281,7 +281,7 @@ def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str
     It is busbw in GB/s and the words of the title.
     """
     if expectation is None or expectation.value is None:
-        return None, ""
+        return None, bandwidth.why_no_reference(expectation)
     return expectation.value, expectation.allows
 
 

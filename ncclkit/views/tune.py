@@ -45,6 +45,8 @@ It would flatten the others: its number stands there.
 """
 PANEL = 210
 """Pixels of the panel of one collective."""
+LONGER = "ncclkit tune --budget 300"
+"""What measures again for as long as noise usually asks for: ten times the default over gloo."""
 DODGE = 1.15
 """How much farther right each setting stands than the one before, on an axis of logarithms.
 
@@ -96,12 +98,12 @@ class SweepView(Drawn):
 
 
 def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
-    """What to set, and how many settings were tried, faster and struck off."""
+    """What to set, and how many settings were tried, faster and refused."""
     faster = {str(one.setting) for one in sweep.comparisons if one.better}
     numbers = (
         (f"{sweep.tried:,}", "tried"),
         (f"{len(faster):,}", "faster on some size"),
-        (f"{len(sweep.refused):,}", "struck off"),
+        (f"{len(sweep.refused):,}", "refused"),
     )
     sentence, *more = answer_lines(sweep)
     rows = _measured_rows(sweep)
@@ -116,13 +118,12 @@ def sweep_answer(sweep: Sweep) -> MeasuredAnswer:
     more = [sentence.removeprefix(nothing).strip(), *more]
     mark = badge("–", "nothing faster", "none")
     advised = "Keep the default."
+    longer = Markup("")
     if is_undecided(sweep):
         mark = badge("–", "cannot tell", "none")
-        advised = (
-            "Keep the default, and measure again while nobody else computes here, or for longer"
-            " (`--budget`)."
-        )
-    first = join(el("b", "First: "), sentence_with_code(advised))
+        advised = "Keep the default, and measure again for longer, while nobody else computes here."
+        longer = pre(LONGER)
+    first = join(el("p", el("b", "First: "), advised), longer)
     return MeasuredAnswer(nothing, mark, "none", numbers, (*filter(None, more), first), rows)
 
 
@@ -292,7 +293,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     """
     # a sweep that was cut off has only the rounds that chose
     rows = sweep.comparisons or sweep.seen
-    ops = _collectives_to_draw(rows)
+    ops = _collectives_to_draw(rows, _panels_of(sweep))
     named = _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     height = (PANEL + 56) * len(ops) - 56
@@ -325,9 +326,16 @@ def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
     return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
 
 
-def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
+def _panels_of(sweep: Sweep) -> int:
+    """How many collectives are drawn: of one that was too noisy, noise is shown once."""
+    if is_undecided(sweep):
+        return 1
+    return PANELS
+
+
+def _collectives_to_draw(rows: Sequence[Comparison], most: int) -> list[str]:
     """The collectives that are drawn, chosen the same way, in the order of the rows."""
-    chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
+    chosen = _by_difference((one.op, one) for one in rows)[:most]
     ops = []
     for op in dict.fromkeys(one.op for one in rows):
         if op in chosen:
@@ -514,9 +522,17 @@ def _method(sweep: Sweep) -> str:
         without = f"The default is without {', '.join(sweep.cleared)}."
     ops = {one.op for one in sweep.comparisons or sweep.seen}
     drawn = ""
-    if len(ops) > PANELS:
-        drawn = f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
-    return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
+    panels = _panels_of(sweep)
+    if len(ops) > panels:
+        which = "the one with the largest difference is"
+        if panels > 1:
+            which = f"the {panels} with the largest difference are"
+        drawn = f"Of {len(ops)} collectives {which} drawn."
+    # the answer above the figure has the notes
+    notes = sweep.notes
+    if ops:
+        notes = ()
+    return " ".join(filter(None, (said, drawn, without, *notes)))
 
 
 NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")

@@ -164,3 +164,28 @@ def test_chinese_is_drawn_and_fits(path: Path, offline_page: Open, tmp_path: Pat
     visit.page.wait_for_function("document.documentElement.clientWidth === 1280")
     assert width(visit) == 1280 and visit.errors == []
     assert visit.page.evaluate("document.documentElement.lang") == "zh-CN"
+
+
+STORY = next(path for path in NOTEBOOKS if path.stem == "1_recbole")
+
+
+def test_on_paper_what_solves_a_story_stands_on_its_last_sheet(offline_page: Open) -> None:
+    case, run = made(STORY)
+    assert run.returncode == 0, run.stderr
+    page = offline_page(report_file(case, STORY)).page
+    known = STORIES["recbole"]
+    solved = [reason for question in (known.guess, *known.quiz) for reason in question.choices.values()]
+    on_screen = page.inner_text("main")
+    assert page.locator(".answers").is_hidden()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = page.inner_text("main")
+    before, _, last = printed.partition("\nAnswers\n")
+    assert [reason for reason in solved if reason in before] == []
+    assert [reason for reason in solved if reason not in last] == []
+    assert all(question.ask in last for question in known.quiz) and "What the story proves" in last
+    turn = before.index("Choose before you turn the page.")
+    assert before.index(known.guess.ask) < turn < before.index("This is usually one of these")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.inner_text("main") == on_screen

@@ -120,7 +120,7 @@ def test_of_a_resume_the_saved_loader_is_advised_before_more_time() -> None:
     _, diagnosis, _ = judged("2_lightning")
     done = [advice.do for advice in diagnosis.findings[0].advice]
     assert diagnosis.findings[0].cause == "slow_rank" and done[0].startswith("Look first: ")
-    assert done[1].startswith("Skip no batches at a resume")
+    assert done[1].startswith("Do not skip batches when resuming")
 
 
 def test_a_single_number_does_not_wait_for_a_slow_path() -> None:

@@ -101,7 +101,8 @@ def test_on_a_page_that_asks_for_a_guess_the_verdict_stays_below_the_question() 
     cells = [new_code_cell("", outputs=[shown({"text/html": html})]) for html in (asked, banner)]
     main = BeautifulSoup(page.render(new_notebook(cells=[new_markdown_cell("# Why?"), *cells])), "html.parser").main
     said = " ".join(main.get_text(" ").split())
-    assert said.startswith("Why? Who is at fault? It is rank 3 ncclkit report") and "/x" not in str(main)
+    asked_first = "Why? Who is at fault? Choose before you turn the page. It is rank 3 ncclkit report"
+    assert said.startswith(asked_first) and "/x" not in str(main)
 
 
 def test_a_form_that_nobody_used_is_left_out() -> None:
@@ -230,3 +231,58 @@ def test_where_nothing_needs_to_be_asked_there_is_no_section_for_it() -> None:
     shown_by = shown({"text/html": QuestionView(firm, nk.diagnose(firm)).html})
     soup = page_of(*section("## Which is it?", seen(form), shown_by), *section("## Rest", shown({"text/html": "<p>1</p>"})))
     assert titles(soup) == ["Rest"] and "a question (nothing needs to be asked)" in soup.select_one(".not-shown").text
+
+
+BANNER = '<section class="nk-banner" data-case="/x"><p class="nk-say">Rank 3 was killed.</p></section>'
+LONG = "It takes `two` steps. " + "They are told here at length, so that whoever reads it knows. " * 4
+
+
+def test_of_prose_the_first_sentence_stays_and_the_rest_is_folded() -> None:
+    soup = page_of(
+        new_code_cell("x", outputs=[shown({"text/html": BANNER})]),
+        new_markdown_cell(f"## How\n\n{LONG}\n\n- a list\n"),
+        new_code_cell("nothing_shown()"),
+        new_markdown_cell(f"More of it: {LONG}"),
+        new_code_cell("x", outputs=[shown({"text/html": "<p>numbers</p>"})]),
+        new_markdown_cell(f"After the numbers. {LONG}"),
+    )
+    how, after = soup.main.select("details.explanation")
+    assert how.find_previous_sibling().get_text() == "It takes two steps."
+    assert how.summary.text == "Explanation" and not how.has_attr("open")
+    assert "They are told here" in how.text and "a list" in how.text and "More of it" in how.text
+    assert after.find_previous_sibling().get_text() == "After the numbers."
+    told = " ".join(soup.main.get_text(" ").split())
+    assert told.count("They are told here") == 12 and told.index("More of it") < told.index("numbers")
+
+
+def test_short_prose_and_pages_without_an_answer_stay_as_they_are() -> None:
+    banner = new_code_cell("x", outputs=[shown({"text/html": BANNER})])
+    assert not page_of(banner, new_markdown_cell("## How\n\nOne. Two.")).select(".explanation")
+    assert not page_of(new_markdown_cell(f"## How\n\n{LONG}")).select(".explanation")
+    asks = new_code_cell("x", outputs=[shown({"text/html": '<div class="nk nk-guess">Who?</div>'})])
+    assert not page_of(asks, banner, new_markdown_cell(f"## How\n\n{LONG}")).select(".explanation")
+
+
+def test_the_title_of_a_figure_of_ours_is_prose_of_the_page() -> None:
+    drawn = nk.views.plots.bandwidth([])
+    assert drawn.layout.title.text and drawn.layout.margin.t
+    soup = rendered(shown({page.FIGURE: json.loads(drawn.to_json())}), shown(figure("Theirs")))
+    assert [title.text for title in soup.select(".figure-title")] == ["Nothing measured yet"]
+    ours, theirs = (json.loads(data.text)["layout"] for data in soup.select("script.figure-data"))
+    assert ours["title"] == {} and 0 < ours["margin"]["t"] < drawn.layout.margin.t
+    assert drawn.layout.height - ours["height"] == drawn.layout.margin.t - ours["margin"]["t"]
+    assert theirs["title"] == {"text": "Theirs"}
+
+
+def test_what_a_table_and_the_figure_below_it_conclude_stands_once() -> None:
+    said = '<div class="nk"><p class="nk-say">{}</p></div>'.format
+    soup = rendered(*(shown({"text/html": said(words)}) for words in ("It is fast", "It is fast", "Slow", "It is fast")))
+    assert [title.text for title in soup.select(".nk-say")] == ["It is fast", "Slow", "It is fast"]
+
+
+def test_a_story_on_paper_ends_a_sheet_at_its_question_and_has_a_sheet_of_answers() -> None:
+    asks = new_code_cell("x", outputs=[shown({"text/html": '<div class="nk nk-guess">Who?</div>'})])
+    soup = page_of(asks, new_markdown_cell("## 3 · Break it"))
+    assert soup.select_one(".step:has(.nk-guess) > .on-paper.turn").text == "Choose before you turn the page."
+    assert soup.main.find_all(True, recursive=False)[-1].select_one(".answers-title").text == "Answers"
+    assert not page_of(new_markdown_cell("## One")).select(".on-paper")

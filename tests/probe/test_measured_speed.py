@@ -239,7 +239,7 @@ def test_load_is_a_risk_of_the_host_and_of_a_test_beside_it() -> None:
         Fact("cpu.pressure", 99.0),
     ]
     finding = cpu_contention.diagnose(loaded)
-    assert finding.verdict == "found" and "13.6 processes want its 2 CPU cores" in finding.say
+    assert finding.verdict == "found" and "13.6 processes on average want its 2 CPU cores" in finding.say
     loaded.facts[2:] = [Fact("cpu.load", [0.6, 0.9, 4.0]), Fact("cpu.pressure", 2.0)]
     assert cpu_contention.diagnose(loaded).verdict == "clear"
     loaded.events = [used(1.7), Event("run.end", "done", "/c/runs/1-a/status.json", data={"reason": "done"})]

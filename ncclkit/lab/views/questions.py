@@ -73,10 +73,12 @@ class Guess(View):
             guessed = el("p", named, translate(first))
         choices = []
         for choice in self._answers.shuffled():
-            choices.append(el("li", translate(choice)))
+            words = translate(choice)
+            choices.append(el("li", words))
         hints = []
         for hint in self._answers.story.hints:
-            hints.append(el("li", translate(hint)))
+            words = translate(hint)
+            hints.append(el("li", words))
         folded = fold(translate("Hints"), el("ol", *hints))
         return join(el("ul", *choices), guessed, folded)
 
@@ -130,10 +132,16 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     for choice, reason in question.choices.items():
         guessed = ""
         if choice == first:
-            guessed = el("div", badge("▸", translate("your first guess"), "likely"))
-        named = join(el("b", translate(choice)), guessed)
-        mark = _mark(choice == question.right, translate)
-        rows.append((named, mark, translate(reason)))
+            words = translate("your first guess")
+            label = badge("▸", words, "likely")
+            guessed = el("div", label)
+        words = translate(choice)
+        bold = el("b", words)
+        named = join(bold, guessed)
+        holds = choice == question.right
+        mark = _mark(holds, translate)
+        why = translate(reason)
+        rows.append((named, mark, why))
     head = (
         translate("Your question was: {ask}", ask=translate(question.ask)),
         translate("Answer"),
@@ -144,7 +152,11 @@ def proof_view(case: Case, name: str, language: str = "en") -> View:
     folded = ""
     if not first:
         folded = translate("What the story proves")
-    body = join(met.banner("nk-story", fold=folded), fit(table(head, rows)))
+    held = fit(table(head, rows))
+    if not first:
+        held = _for_last_page("", held)
+    above = met.banner("nk-story", fold=folded)
+    body = join(above, held)
     proof = View(met.sentence, body, titled=False)
     # what a later run of the story shows does not change what this one has proven
     proof.tells_of_now = False
@@ -264,10 +276,17 @@ class Quiz(View):
         listed = []
         explained = []
         for choice in self._answers.shuffled(number):
-            listed.append(el("li", self._translate(choice)))
-            explained.append(self._explanation(number, choice, named=True))
+            words = self._translate(choice)
+            reason = self._explanation(number, choice, named=True)
+            listed.append(el("li", words))
+            explained.append(reason)
         folded = fold(self._translate("Answer"), *explained)
-        return join(self._numbered(number), el("ul", *listed), folded)
+        asked = self._translate(self._answers.question(number).ask)
+        about = f"{number}. {asked}"
+        solved = _for_last_page(about, folded)
+        question = self._numbered(number)
+        choices = el("ul", *listed)
+        return join(question, choices, solved)
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
@@ -316,6 +335,11 @@ def _choices(answers: Answers, number: int, translate: Translator) -> W.RadioBut
         options.append((translate(choice), choice))
     earlier = answers.of(number).last or None
     return W.RadioButtons(options=options, value=earlier, layout=WIDE)
+
+
+def _for_last_page(about: str, solved: Markup) -> Markup:
+    """What solves a question; on paper a report puts it on its last page, below these words."""
+    return el("div", solved, cls="nk-solves", data_about=about)
 
 
 def _frame(*parts: object) -> Markup:

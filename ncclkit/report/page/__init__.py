@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
+from ncclkit.report.page.explanations import fold_explanations
+from ncclkit.report.page.paper import part_at_guess
 from ncclkit.report.page.sections import leave_out_empty_sections
 from ncclkit.report.parameters import FOR_A_PERSON, NOTEBOOK_FOLDERS
 
@@ -44,6 +47,8 @@ ERROR_MARK = "papermill-error-cell-tag"
 PLOTLY = "<!--ncclkit:plotly-->"
 FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
+OVER_TITLE, TITLE_LINE = 18, 20
+"""Pixels that a figure of ours keeps over its title, and for each line of it."""
 ANSWER = "nk-answer"
 """What marks the banner of a measurement, of which a page may hold several."""
 MODULE_OF_TRACE = re.compile(r'moduleType:"trace",name:"(\w+)"')
@@ -88,6 +93,9 @@ def render(
     soup = BeautifulSoup(_export_html(page, resources), "html.parser")
     leave_out_empty_sections(soup)
     _place_banner(soup, command or str(resources["about"]["command"]))
+    fold_explanations(soup)
+    part_at_guess(soup, str(resources["lang"]))
+    _drop_repeated_titles(soup)
     if aliases is not None:
         anonymized.hide(soup, aliases)
     _add_contents(soup)
@@ -250,15 +258,39 @@ def _figure_html(figure: dict[str, Any]) -> str:
     else:
         label = title
     label = label or (layout.get("meta") or {}).get("summary", "")
+    layout, heading = _heading_of_figure(layout)
     height = int(layout.get("height") or 420)
     # a text of a log must not close the script element
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
     plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))
-    return (
+    return heading + (
         f'<div class="figure" role="img" aria-label="{plain}" style="min-height:{height}px"><script'
         f' type="application/json" class="figure-data">{payload}</script><noscript>The figure'
         f" “{plain}” needs JavaScript; its data is inside this file.</noscript></div>"
     )
+
+
+def _heading_of_figure(layout: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The layout without its title, and the title as words of the page.
+
+    A figure of ours breaks its title for a telephone; the page breaks it where its column ends.
+    """
+    title = layout.get("title")
+    margin = layout.get("margin") or {}
+    if not isinstance(title, dict) or title.get("yref") != "container" or "t" not in margin:
+        return layout, ""
+    lines = str(title.get("text", "")).split("<br>")
+    above = OVER_TITLE + TITLE_LINE * len(lines)
+    untitled = dict(layout)
+    untitled["title"] = {}
+    untitled["margin"] = dict(margin)
+    untitled["margin"]["t"] -= above
+    untitled["height"] = int(layout.get("height") or 420)
+    untitled["height"] -= above
+    words = " ".join(lines)
+    words = re.sub(r"<[^>]*>", " ", words)
+    words = safe(unescape(words))
+    return untitled, f'<p class="figure-title">{words}</p>'
 
 
 @cache
@@ -399,7 +431,7 @@ def _put_guess_first(soup: BeautifulSoup, title: Tag) -> None:
 
 def _fold_answer(soup: BeautifulSoup, banner: Tag) -> None:
     """Leave the head of a banner open, and fold the rest."""
-    folded = soup.new_tag("details", attrs={"class": "nk-fold"})
+    folded = soup.new_tag("details", attrs={"class": "nk-fold nk-solves"})
     summary = soup.new_tag("summary")
     summary.string = str(banner["data-fold"])
     folded.append(summary)
@@ -439,6 +471,16 @@ def _put_answer_first(soup: BeautifulSoup, title: Tag, banner: Tag) -> None:
     if isinstance(ending, NavigableString):
         ending.replace_with(ending.rstrip().rstrip("."))
     answer.decompose()
+
+
+def _drop_repeated_titles(soup: BeautifulSoup) -> None:
+    """Say once what a table and the figure right below it both conclude."""
+    before = ""
+    for title in soup.select("main .nk > p.nk-say, main p.figure-title"):
+        said = _words_of(title)
+        if said == before:
+            title.decompose()
+        before = said
 
 
 def _words_of(heading: Tag) -> str:

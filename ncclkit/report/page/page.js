@@ -33,8 +33,20 @@
       const template = { ...layout.template, layout: merge(layout.template?.layout ?? {}, page) };
       const font = { ...layout.font, ...page.font };
       const options = { responsive: true, displaylogo: false, ...config };
-      Plotly.react(place, data, { ...layout, template, font, width, autosize: !width }, options);
+      const drawn = { ...layout, template, font, width, autosize: !width };
+      Plotly.react(place, data, drawn, options).then(() => fit(place, layout));
     }
+  }
+
+  // a figure keeps room for its legend on a phone: what it does not need on this screen is cut away
+  function fit(place, layout) {
+    const legend = place.querySelector(".legend .bg");
+    if (!legend || layout.legend?.yanchor !== "bottom" || !layout.margin?.t) return;
+    const spare = layout.margin.t - Math.ceil(legend.getBBox().height) - 10;
+    if (spare <= 0) return;
+    const height = layout.height - spare;
+    place.parentElement.style.minHeight = `${height}px`;
+    Plotly.relayout(place, { "margin.t": layout.margin.t - spare, height });
   }
 
   function show() {
@@ -47,21 +59,57 @@
     else delete root.dataset.theme;
   }
 
-  // on paper nobody can open a card
+  // on paper nobody can open a card; what solves a question stands on a sheet of its own, at the end
+  const answers = document.querySelector(".answers");
   const cards = [...document.querySelectorAll("details.nk-card[class*=nk-edge-]")];
-  let chosen, folded = [];
+  const solutions = answers ? [...document.querySelectorAll(".nk-solves")] : [];
+  const SHORT = 640;  // pixels on a screen, where letters are larger: less than half a sheet
+  let chosen, opened = [], moved = [];
+
+  function open(details) {
+    const closed = details.filter(each => !each.open);
+    for (const each of closed) each.open = true;
+    opened.push(...closed);
+  }
+
+  function move(solution) {
+    const place = document.createElement("p"), about = document.createElement("p");
+    place.className = "nk-dim";
+    place.textContent = answers.dataset.elsewhere;
+    about.className = "answer-about";
+    about.textContent = solution.dataset.about ?? "";
+    const frame = document.createElement("div");
+    frame.className = "nk";
+    solution.replaceWith(place);
+    if (about.textContent) frame.append(about);
+    frame.append(solution);
+    answers.append(frame);
+    moved.push({ place, frame, solution });
+  }
+
   button.hidden = false;
   button.addEventListener("click", () => { choose(isDark() ? "light" : "dark"); show(); });
   prefersDark.addEventListener("change", show);
   addEventListener("beforeprint", () => {
     chosen = root.dataset.theme;
     choose("light");
-    folded = cards.filter(card => !card.open);
-    for (const card of folded) card.open = true;
+    solutions.forEach(move);
+    open(cards);
+    open(solutions.flatMap(each => [each, ...each.querySelectorAll("details")]).filter(each => each.matches("details")));
+    // of what is short no part goes to the next sheet
+    for (const card of document.querySelectorAll(".nk-card")) {
+      if (card.offsetHeight < SHORT) card.classList.add("whole");
+    }
     draw(680);
   });
   addEventListener("afterprint", () => {
-    for (const card of folded) card.open = false;
+    for (const each of opened) each.open = false;
+    for (const { place, frame, solution } of moved) {
+      place.replaceWith(solution);
+      frame.remove();
+    }
+    opened = [];
+    moved = [];
     choose(chosen);
     show();
   });
