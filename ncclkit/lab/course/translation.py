@@ -55,8 +55,8 @@ class Translator:
 @cache
 def pairs_by_section(language: str) -> Mapping[str, Mapping[str, str]]:
     """Section of the course → English text → its text in this language."""
-    course = files("ncclkit.lab.course")
-    table = course.joinpath("words", f"{language}.json").read_bytes()
+    words = files("ncclkit.lab.course") / "words"
+    table = words.joinpath(f"{language}.json").read_bytes()
     return msgspec.json.decode(table, type=dict[str, dict[str, str]])
 
 
