@@ -170,8 +170,8 @@ def _end_in_words(event: Event[SlurmEvent], lost: str) -> str:
     """What the scheduler did, in one sentence."""
     if event.data.what == "node_fail":
         return (
-            f"The scheduler lost contact with {lost or 'a node'} and ended the job; what became of"
-            " the ranks there is not known."
+            f"The scheduler counts {lost or 'a node'} as failed (down, or without an answer) and"
+            " ended the job; what became of the ranks there is not known."
         )
     return f"The ranks{on(lost)} were killed from outside: {_sender(event)}."
 

@@ -19,6 +19,10 @@ EVERYBODY = ("", "ALL", "(null)")
 """How Slurm writes that a list of accounts or groups leaves nobody out."""
 
 
+NO_LIMIT = ("", "UNLIMITED", "INFINITE")
+"""How Slurm writes that a job may run as long as it likes."""
+
+
 def names_of(listed: str) -> set[str]:
     """The names in a list of Slurm's; none where it is for everybody."""
     if listed in EVERYBODY:
@@ -81,6 +85,13 @@ def partitions_in_words(rows: Sequence[Row], accounts: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
+def _with_limit(row: Row) -> str:
+    """``short for up to 00:01:00``: it may be too short for the job."""
+    if row["time_limit"] in NO_LIMIT:
+        return str(row["name"])
+    return f"{row['name']} for up to {row['time_limit']}"
+
+
 def account_or_partition(row: Row, rows: Sequence[Row], accounts: Sequence[str]) -> str:
     """What to name where a partition does not take the account of a job.
 
@@ -96,7 +107,7 @@ def account_or_partition(row: Row, rows: Sequence[Row], accounts: Sequence[str])
     others = []
     for other in open_partitions(rows, accounts):
         if other["name"] != row["name"]:
-            others.append(other["name"])
+            others.append(_with_limit(other))
     if others:
         ways.append(f"another partition with -p ({some(others)})")
     if not ways:

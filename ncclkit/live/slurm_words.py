@@ -405,7 +405,7 @@ def _reason_in_words(reason: str) -> WaitReason | None:
     if reason in ("", "None"):
         return None
     for sign, hint in ENDLESS.items():
-        if sign in reason and not reason.startswith("Job_is_at"):
+        if sign in reason:
             return WaitReason(hint, True)
     known = limit_reason(reason)
     if known:

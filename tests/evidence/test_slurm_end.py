@@ -103,7 +103,7 @@ def test_a_node_that_died_is_no_loss_of_the_network(slurm: Cluster, version: str
     slurm.ended("NODE_FAIL", node, AFTER, version)
     found = judged_files("4711")
     assert first(found) == ("rank_killed", "proven")
-    assert found.findings[0].say == "The scheduler lost contact with n2 and ended the job; what became of the ranks there is not known."
+    assert found.findings[0].say == "The scheduler counts n2 as failed (down, or without an answer) and ended the job; what became of the ranks there is not known."
     assert "network_loss" not in [one.cause for one in found.findings]
     assert (found.decision.action, found.decision.exclude) == ("restart", ("n2",))
 

@@ -521,8 +521,8 @@ REFUSED = "Job's_account_not_permitted_to_use_this_partition_(closed_allows_ml_n
 @pytest.mark.parametrize(
     ("accounts", "way"),
     [
-        (["lab"], r"name another partition with -p \(debug, cpu, short\)\.$"),
-        (["lab", "ml"], r"name account ml with -A, or another partition with -p \(debug, cpu, short\)\.$"),
+        (["lab"], r"name another partition with -p \(debug, cpu, short for up to 00:01:00\)\.$"),
+        (["lab", "ml"], r"name account ml with -A, or another partition with -p \(debug, cpu, short for up to 00:01:00\)\.$"),
         ([], r"name another with -A or -p\.$"),
     ],
 )
