@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ncclkit
-from ncclkit.agent.rehearsal import idle_threads, shared_gpu
+from ncclkit.agent.rehearsal import connection, idle_threads, shared_gpu
 from ncclkit.agent.rehearsal.shared_gpu import FirstGpu, FoundGpu
 from ncclkit.core.model import NcclkitError
 from ncclkit.rehearsal.rehearsal_options import RehearsalOptions
@@ -124,6 +124,15 @@ def test_who_goes_backward_waits_for_the_thread_that_does(monkeypatch):
     assert idle_threads._awaited_by_any(main, [main, thread], frames) is thread
     # on a CPU it goes backward itself
     assert idle_threads._awaited_by_any(main, [main], frames) is None
+
+
+def test_a_thread_that_only_the_agent_has_called_in_has_no_place():
+    """Torch's own thread goes backward: its frames are those of the packed agent alone."""
+    code = compile("import sys\nframe = sys._getframe()", "agent.pyz/ncclkit/agent/rehearsal/x.py", "exec")
+    names = {}
+    exec(code, names)
+    alone = SimpleNamespace(f_code=names["frame"].f_code, f_lineno=2, f_back=None)
+    assert connection._place_from(alone) == ""
 
 
 def test_torch_goes_backward_in_a_function_of_that_name():

@@ -43,7 +43,7 @@ def _place_from(frame: Any) -> str:
         if is_of_user(file):
             return "%s:%d" % (file, frame.f_lineno)
         # a script may lie among the libraries itself, as one that is started by -m does
-        is_other = not file.startswith(("<", OURS)) and "/torch/" not in file
+        is_other = not is_ours(file) and "/torch/" not in file
         if is_other and not first:
             first = "%s:%d" % (file, frame.f_lineno)
         frame = frame.f_back
@@ -54,11 +54,14 @@ def _place_from(frame: Any) -> str:
 @functools.lru_cache(maxsize=4096)
 def is_of_user(file: str) -> bool:
     """Whether a file is neither ours nor of a library."""
-    if file.startswith(("<", OURS)):
-        return False
-    if "/ncclkit/agent/" in file or "/site-packages/" in file:
+    if is_ours(file) or "/site-packages/" in file:
         return False
     return not file.startswith(LIBRARIES)
+
+
+def is_ours(file: str) -> bool:
+    """Whether a frame is of the agent, or of no file; the packed agent names its files from within."""
+    return file.startswith(("<", OURS)) or "/ncclkit/agent/" in file
 
 
 BRIEF = 0.002
