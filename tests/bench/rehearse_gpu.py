@@ -39,7 +39,7 @@ EXPECTED = {
 """Script → its verdict: of those with a fault as on the CPU."""
 OF_THIRD_RANK = ("nan_skipped.py",)
 """Scripts whose fault is that of rank 2."""
-BESIDE = 4
+BESIDE = 2
 """Rehearsals at a time."""
 EACH = 100
 """Seconds of one rehearsal, without its start."""
