@@ -82,7 +82,7 @@ def test_a_closed_tab_costs_nothing(login: dict[str, str], tab: Visit, lab: Lab)
     run_all(first)
     wait_cells_done(first, 120)
     shown(first, "ncclkit submit probe")  # nothing ran here unasked
-    said = "This is a login node of a Slurm cluster (4 partitions, no GPUs, 1 node idle)"
+    said = "This is a login node of a Slurm cluster (4 partitions, no GPUs, up to 1 node idle in one of them)"
     card = first.locator(".jp-OutputArea-output").filter(has_text=said).filter(has_text="closed").first
     card.scroll_into_view_if_needed()
     pictured(first)

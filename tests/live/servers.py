@@ -147,11 +147,11 @@ def engine_main(name: str, requests: Any, port: int, layout: str) -> None:
     count = WORKERS.get(name, 2)
     if layout == "ray":
         workers: Any = ray_actors.ActorWorkers(name, count, free_port(), folder())
+        for rank, pid in enumerate(workers.pids):
+            note(f"worker.{rank}", pid)
     else:
         workers = SpawnedWorkers(name, count, free_port())
     note("engine")
-    for rank, pid in enumerate(workers.pids):
-        note(f"worker.{rank}", pid)
     if port:
         requests = in_thread(port)
     while True:
@@ -173,12 +173,9 @@ class SpawnedWorkers:
         self.answers: Any = context.Queue()
         self.inputs: list[Any] = [context.Queue() for _ in range(count)]
         self.shared: Any = context.RawValue("i", 0)
-        self.pids: list[int] = []
         for rank in range(count):
             told = (name, rank, count, port, self.inputs[rank], self.answers, self.shared)
-            worker = context.Process(target=worker_main, args=told)
-            worker.start()
-            self.pids.append(worker.pid or 0)
+            context.Process(target=worker_main, args=told).start()
 
     def hand_on(self) -> None:
         """Tell all of a request."""
@@ -222,6 +219,7 @@ def worker_main(
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{store}", rank=rank, world_size=workers)
+    note(f"worker.{rank}")
     if name == "shared_memory":
         from tests.live.shm_broadcast import SharedQueue
 

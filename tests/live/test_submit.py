@@ -136,7 +136,7 @@ def test_a_terminal_shows_the_partitions_of_a_login_node(
     monkeypatch.setattr(probe, "inspect_hosts", read)
     assert main(["inspect", "--case", str(tmp_path / "case")]) == 0
     said = capsys.readouterr().out
-    assert "a login node of a Slurm cluster (2 partitions, up to 8 GPUs a node, 15 nodes idle)" in said
+    assert "a login node of a Slurm cluster (2 partitions, up to 8 GPUs a node, up to 15 nodes idle in one of them)" in said
     assert "gpu  15 of 20 nodes idle, 8 h100 GPUs a node" in said and "cpu  4 of 4 nodes idle, no GPUs" in said
 
 
