@@ -130,6 +130,7 @@ def is_long(nodeid: str) -> bool:
 APART = (
     "cli/test_cli.py",
     "live/test_hang_ways.py",
+    "live/test_healthy_jobs.py",
     "live/test_launch.py",
     "live/test_simulated_hosts.py",
     "probe/test_exchange.py",
