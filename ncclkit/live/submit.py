@@ -460,7 +460,7 @@ class JobState:
                 "is in Slurm's queue no more; how it ended is not known, as its accounting"
                 f" does not answer ({self.why})"
             )
-        if self.status is None:
+        if self.status is None and self.state == FORGOTTEN:
             return (
                 "is not known to Slurm any more, and left no end; its node may have failed"
             )
@@ -487,10 +487,12 @@ class JobState:
             known = waiting.hint
         words += [f"{known} ({self.why or reason})" if reason else ""]
         words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
-        said = [word for word in words if word]
-        if said:
-            return f" {', '.join(said)}"
-        return ""
+        said = ", ".join(filter(None, words))
+        if not said:
+            return ""
+        if words[0] or words[1]:
+            return f" {said}"
+        return f": {said}"
 
 
 def parse_state(line: str) -> JobState:

@@ -392,8 +392,8 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=FAILED RunTime=00:00:09 ExitCode=2:0", "ended after 00:00:09 with exit status 2"),
         ("JobState=FAILED RunTime=00:00:09 ExitCode=", "failed after 00:00:09"),
         ("JobState=COMPLETED RunTime=00:00:09 ExitCode=", "ended well after 00:00:09"),
-        ("JobState=REQUEUE_HOLD Reason=launch_failed_requeued_held", "waits, its node could not start it, and Slurm holds it: `scontrol release 7` .*"),
-        ("JobState=SPECIAL_EXIT Reason=job_requeued_in_held_state", "waits, .* `scontrol release 7` lets it go .*"),
+        ("JobState=REQUEUE_HOLD Reason=launch_failed_requeued_held", "waits: its node could not start it, and Slurm holds it: `scontrol release 7` .*"),
+        ("JobState=SPECIAL_EXIT Reason=job_requeued_in_held_state", "waits: .* `scontrol release 7` lets it go .*"),
     ],
 )
 def test_each_state_is_one_sentence(fields: str, sentence: str) -> None:
@@ -428,7 +428,7 @@ def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) 
     commands(fake, sacct="exit 1")
     (tmp_path / "exit").write_text("1\n")
     assert submit.job_state(job) == JobState("7", submit.FORGOTTEN, status=1, why="sacct: no output")
-    assert submit.job_state(job).sentence == "Job 7 ended."
+    assert submit.job_state(job).sentence == "Job 7 ended with exit status 1 (it found trouble, or failed)."
 
 
 # ---------------------------------------------------------------- a real Slurm
