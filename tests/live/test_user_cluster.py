@@ -75,7 +75,7 @@ def test_a_user_sees_the_kinds_of_nodes_and_is_told_what_cannot_start(home: tupl
     done = typed(home, "submit", "--dry-run", "-N", "3", "--gpus-per-node", "2", "probe")
     assert done.returncode == 2 and "has no 3 nodes with 2 GPUs" in done.stderr
     done = typed(home, "submit", "-C", "a100", "probe")
-    assert done.returncode == 2 and "Invalid feature specification; no node has what it asks for" in done.stderr
+    assert done.returncode == 2 and "Invalid feature specification; no node has such a feature: name another with -C" in done.stderr
     assert "constraints h100, ib" in done.stderr
     done = typed(home, "submit", "-A", "nobody's", "probe")
     assert done.returncode == 2 and "is not a name of Slurm's" in done.stderr
