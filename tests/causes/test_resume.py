@@ -71,7 +71,7 @@ def advised(log: str) -> tuple[Advice, ...]:
 )
 def test_a_timeout_after_a_resume_is_told_to_save_the_loader_before_more_time(said: str, code: str) -> None:
     done = [advice.do for advice in advised(f"{said}\n{WATCHDOG.format(seq=2)}")]
-    keep = next(advice for advice in advised(f"{said}\n{WATCHDOG.format(seq=2)}") if "loader stands" in advice.do)
+    keep = next(advice for advice in advised(f"{said}\n{WATCHDOG.format(seq=2)}") if "place in its data" in advice.do)
     assert code in keep.code and said.splitlines()[-1].strip() in keep.why and keep.check and keep.risk
     longer = [number for number, do in enumerate(done) if do.startswith("Raise the timeout")]
     assert longer and done.index(keep.do) < longer[0]
@@ -90,7 +90,7 @@ def test_a_timeout_after_a_resume_is_told_to_save_the_loader_before_more_time(sa
 )
 def test_who_did_not_just_resume_is_not_told_of_loaders(said: str, seq: int) -> None:
     findings = diagnose(read_logs(f"{said}\n{WATCHDOG.format(seq=seq)}")).findings
-    assert findings and not any("loader stands" in a.do for finding in findings for a in finding.advice)
+    assert findings and not any("place in its data" in a.do for finding in findings for a in finding.advice)
 
 
 def test_a_resumed_job_that_goes_on_is_told_nothing() -> None:
