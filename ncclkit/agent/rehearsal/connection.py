@@ -60,7 +60,7 @@ def is_of_user(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a frame is of the agent, or of no file; the packed agent names its files from within."""
+    """Whether a frame is of the agent, or of no file; packed, its files have relative names."""
     return file.startswith(("<", OURS)) or "/ncclkit/agent/" in file
 
 
