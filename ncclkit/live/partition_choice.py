@@ -42,9 +42,10 @@ def own_groups() -> set[str]:
 
 
 def why_closed(row: Row, accounts: Iterable[str]) -> str:
-    """Why a partition takes no job of this user, as far as that is known; empty where it may.
+    """Why a partition takes no job of this user; empty where it may.
 
-    `accounts` are those that the job may be charged to; none where they are not known.
+    It is said as far as that is known.  `accounts` are those that the job may be charged to; none
+    where they are not known.
     """
     if row["state"] not in ("", "UP"):
         return f"is {row['state']}"
